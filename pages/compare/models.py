@@ -18,6 +18,7 @@ from engine.report.compare.timings import Timed
 from engine.report.quantities import COMPARABLE
 from engine.report.timings import estimates
 from engine.report.timings.stored import Setting
+from engine.results import BenchmarkRow
 from engine.specs import BenchmarkSpec, ModelName
 from engine.store import Store
 from pages.compare import timings
@@ -163,10 +164,14 @@ def _timings(names: Sequence[str], baseline: str) -> None:
         form_link(BenchmarkSpec(models=tuple(names)), "Time them", icon=":material/timer:", key="compare_time")
         return
     label = st.selectbox("Timing setting", list(comparable), key="compare_setting", bind="query-params")
-    rows = {str(timed.row.name): timed for timed in reversed(comparable[label])}
+    rows = {str(timed.row.name): timed for timed in comparable[label]}
     first = rows.get(baseline, comparable[label][0])
     pairs = [(first, timed) for timed in comparable[label] if timed is not first]
     timings.draw_ratios(pairs, "ms", seed=BenchmarkSpec.model_fields["seed"].default)
+    sizes = {name: timed.row.image_size for name, timed in rows.items() if isinstance(timed.row, BenchmarkRow)}
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"{name} at {size} px" for name, size in sizes.items())
+        st.caption(plain(f"Each model was timed at its own image size: {listed}."))
     if missing := [name for name in names if name not in rows]:
         st.caption(plain(f"Not timed with these settings: {', '.join(missing)}."))
 

@@ -377,6 +377,17 @@ def test_costs_and_timings_of_models_are_shown_side_by_side(store: Store, settin
     assert table_with(app, "verdict").iloc[0]["verdict"] == "faster"
 
 
+def test_models_are_compared_at_their_own_image_sizes(store: Store) -> None:
+    rows = [benchmark_row("resnet18", image_size="288"), benchmark_row("resnet50", image_size="224", latency_ms=40.0)]
+    for _ in range(3):
+        finish(store, queue_benchmark(store, "timm:resnet18", "timm:resnet50"), list(rows))
+    app = open_page(PAGE, compare_models="timm:resnet18,timm:resnet50")
+    line = table_with(app, "verdict").iloc[0]
+    assert (line["verdict"], line["image_size"]) == ("slower", "224")
+    sizes = "timm:resnet18 at 288 px, timm:resnet50 at 224 px"
+    assert f"Each model was timed at its own image size: {sizes}." in page_text(app)
+
+
 def test_files_of_costs_and_of_timings_have_different_names(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
     monkeypatch.setattr(table, "download", lambda _label, _content, file_name, **_more: names.append(file_name))

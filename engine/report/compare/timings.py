@@ -337,11 +337,13 @@ def _ratio(
 
 
 def _differences(baseline: Timed, other: Timed, metric: str) -> list[str]:
-    """Return the settings that make two rows not comparable, as words. For times per sample, batch sizes may differ."""
+    """Return the settings that make two rows not comparable, as words."""
     hosts = {baseline.host, other.host} - {""}
-    names = dict.fromkeys([*other.row.differences(baseline.row), *(["host"] if len(hosts) > 1 else [])])
-    sizes = ("batch_size", "mini_batch") if metric == PER_SAMPLE else ()
-    return [name.replace("_", " ") for name in names if name not in sizes]
+    names = dict.fromkeys([*other.row.differences(baseline.row), *["host"] * (len(hosts) > 1)])
+    may_differ = ["batch_size", "mini_batch"] * (metric == PER_SAMPLE)
+    if isinstance(other.row, BenchmarkRow) and other.row.name != baseline.row.name:
+        may_differ.append("image_size")  # each model has its own
+    return [name.replace("_", " ") for name in names if name not in may_differ]
 
 
 def _forward_only(row: TimedRow) -> bool:
