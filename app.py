@@ -71,7 +71,7 @@ class SecurityHeaders:
 
 
 class UploadsOfUsers:
-    """Middleware that refuses uploads from pages of strangers: Streamlit would keep them in memory."""
+    """Middleware that refuses uploads by users without a role: Streamlit would keep them in memory."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -199,11 +199,16 @@ def _note_duration(store: "Store", spec: Spec) -> None:
         return
     from engine.report.catalog import catalog
     from engine.report.timings.durations import Durations
+    from engine.store import Unavailable
 
     folder = Settings().catalog_dir
-    with suppress(ModelNotFound, Refused):  # the installed libraries may have models that the catalogue lacks
+    try:
         models = select(spec, families(folder), allow_code=True)
         note(f"expected duration: {Durations(store).timing(spec, models, catalog.read(folder))}")
+    except (ModelNotFound, Refused):  # the installed libraries may have models that the catalogue lacks
+        pass
+    except Unavailable as error:  # a damaged row of an earlier run, or a lost connection, must not end this one
+        note(f"no expected duration: {error}")
 
 
 class Flags(BaseModel):

@@ -5,12 +5,14 @@ import re
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from engine.__main__ import main
 from engine.cli.output import print_progress, two_decimals
 from engine.results import Row
 from engine.specs import BenchmarkSpec
 from engine.store import State, Store
+from engine.store.tables import rows as rows_table
 from tests.support.page import benchmark_row, finish
 
 
@@ -82,7 +84,7 @@ def test_file_of_batch_sizes_becomes_part_of_the_request(
     assert "--batch-size-file and --batch-size-list exclude each other" in capsys.readouterr().err
 
 
-def test_queued_timing_says_how_long_similar_runs_took(
+def test_queued_timing_says_how_long_similar_runs_took_if_they_can_be_read(
     store: Store, no_scheduler: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["submit", "benchmark", "--models", "timm:test_vit,timm:resnet18"]
@@ -94,6 +96,13 @@ def test_queued_timing_says_how_long_similar_runs_took(
     assert capsys.readouterr().err.startswith("expected duration: 42 s to 1 min 30 s as in similar runs here")
     assert main([*command, "--replicates", "5"]) == 0
     assert "as in similar runs" not in capsys.readouterr().err
+    with store.database.write() as connection:
+        connection.execute(update(rows_table).values(payload="{"))
+    run_id = len(store.runs())
+    assert main(command) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith(f"queued as run {run_id + 1}")
+    assert "no expected duration: the store" in shown.err
 
 
 @pytest.mark.parametrize(
