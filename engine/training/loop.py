@@ -106,9 +106,6 @@ class Training:
         changed += resuming.forget_best(self.progress, self.setup.spec, before, best_metric(self.setup))
         if origin != self._run_dir:
             resuming.check_left(self.progress, self.setup.plan.steps, self.setup.spec.patience, path)
-            if self.setup.place.first:
-                self._save(LATEST)  # before the best one: a later attempt continues from the newest checkpoint here
-                changed += resuming.carry_best(self.progress, path, self._folder, roots)
         self._notes += [*notes, *changed, f"continued from {path.name} at step {self.progress.step}"]
         self._saved_at = self.progress.step if origin == self._run_dir else -1
         self._progress_event = self._progress_event.model_copy(update={"done": self.progress.step})
@@ -116,6 +113,9 @@ class Training:
             reached = (self.progress.step, self.progress.epoch)
             validated = self.progress.batch == 0 or self.progress.validated == self.progress.step
             points = logs.carry(origin, self._run_dir, *reached, validated=validated, roots=roots)
+            if origin != self._run_dir:  # last, because a later attempt continues from any checkpoint that is here
+                self._save(LATEST)
+                self._notes += resuming.carry_best(self.progress, path, self._folder, roots)
             for row in self.progress.rows:
                 yield TrainRow.model_validate(row)
             yield from points

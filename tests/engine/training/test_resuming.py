@@ -117,6 +117,17 @@ def test_best_model_so_far_is_kept_by_the_training_that_continues(stopped: Path,
     assert all(torch.equal(ours["state_dict"][key], value) for key, value in theirs["state_dict"].items())
 
 
+def test_attempt_killed_while_it_copies_the_best_model_loses_no_curves(stopped: Path, tmp_path: Path) -> None:
+    def killed(*_: object) -> list[str]:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resuming, "carry_best", killed)
+        with pytest.raises(KeyboardInterrupt):
+            resume(stopped, tmp_path)
+    assert [step for step, _ in losses(resume(stopped, tmp_path))] == list(range(1, 9))
+
+
 def test_epoch_whose_model_is_lost_is_not_the_best(stopped: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(stopped, tmp_path / "stopped")
     (folder / "checkpoints" / "best.pt").unlink()
