@@ -19,8 +19,9 @@ from engine.roots import Roots, open_within
 BATCH = 64
 """Rows whose images are in memory at the same time."""
 FREE_BYTES, ROW_BYTES = 200_000_000, 20
-"""Values above FREE_BYTES may be at most MOST_RATIO times as large as the file. More is a bomb. A row counts ROW_BYTES
-besides its values. Numbered paths with a class each can take less than a byte per row."""
+"""A file is a bomb if its values take more than FREE_BYTES and more than MOST_RATIO times its own size. Each row counts
+ROW_BYTES more, for its objects in Python. Without FREE_BYTES, honest files would be refused: a numbered path with a
+class can take less than a byte."""
 
 
 def open_parquet(path: Path, columns: Columns, roots: Roots = None) -> Pairs:

@@ -98,7 +98,7 @@ def available(timed: pd.DataFrame, work: pd.DataFrame, folder: Path) -> list[Dev
     """
     published = devices.shipped()
     counts = timed.groupby("setting", sort=False)["name"].transform("size")
-    often = timed[counts >= devices.FEWEST]  # each other one would take 20 ms for nothing
+    often = timed[counts >= devices.FEWEST]  # a setting with fewer gives no device, and would take 20 ms
     timed_here = [device_of_setting(often, setting, work, published) for setting in stored.settings(often)]
     measured = speeds.read()
     return [

@@ -36,7 +36,7 @@ def warnings(devices: Iterable[Device]) -> list[str]:
 def mark_unreliable(speeds: pd.DataFrame, devices: Iterable[Device]) -> pd.DataFrame:
     """Return speeds with the source `estimated, unreliable` for the estimates of devices that have a warning.
 
-    speeds: `source` and, unless all speeds are of the only one of `devices`, `device`.
+    speeds: columns `source` and `device`. Without `device`, all speeds are of the one device that is given.
     """
     labels = [device.fitted.label for device in devices if _warning(device)]
     unreliable = speeds["device"].isin(labels) if "device" in speeds else bool(labels)

@@ -160,8 +160,8 @@ class Manifest(BaseModel):
 def check_numbers(value: Any, name: str = "") -> None:
     """Check the numbers in a row, with all that it contains. name: the field. Errors: ValueError.
 
-    Larger integers fit no column of a table. A time of zero or less has no ratio to others, and a timing is compared
-    with runs of other users too.
+    An integer above LARGEST_INTEGER fits no column of a table. A time of zero or less has no ratio to others, and a
+    timing is compared with runs of other users too.
     """
     if isinstance(value, dict):
         for key, item in value.items():
