@@ -167,11 +167,11 @@ def _timings(names: Sequence[str], baseline: str) -> None:
     rows = {str(timed.row.name): timed for timed in comparable[label]}
     first = rows.get(baseline, comparable[label][0])
     pairs = [(first, timed) for timed in comparable[label] if timed is not first]
-    timings.draw_ratios(pairs, "ms", seed=BenchmarkSpec.model_fields["seed"].default)
     sizes = {name: timed.row.image_size for name, timed in rows.items() if isinstance(timed.row, BenchmarkRow)}
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{name} at {size} px" for name, size in sizes.items())
         st.caption(plain(f"Each model was timed at its own image size: {listed}."))
+    timings.draw_ratios(pairs, "ms", seed=BenchmarkSpec.model_fields["seed"].default)
     if missing := [name for name in names if name not in rows]:
         st.caption(plain(f"Not timed with these settings: {', '.join(missing)}."))
 
