@@ -32,6 +32,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("browser") is None)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def default_runs_dir(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Make tests without settings of their own leave the repository's runs folder alone: tars are indexed there."""
+    os.environ.setdefault("VITALS_RUNS_DIR", str(tmp_path_factory.mktemp("runs")))
+
+
 @pytest.fixture(autouse=True)
 def main_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restore `__main__` after each test. AppTest replaces it with a page, and processes spawned later would run it."""

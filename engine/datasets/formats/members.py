@@ -8,11 +8,11 @@ import json
 import os
 import re
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
 from tokenize import TokenError
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -20,7 +20,6 @@ from PIL import Image
 from engine.archives import whole
 from engine.datasets import images
 from engine.datasets.base import DataProblem, distinct, reading, shown_name
-from engine.datasets.formats.unpacked import plain_tar
 from engine.roots import Entry, Roots, files_within, open_within, scan_within
 
 IMAGES = tuple(suffix.removeprefix(".") for suffix in images.SUFFIXES)
@@ -58,8 +57,12 @@ class Member(NamedTuple):
     def read(self, roots: Roots = None) -> bytes:
         """Return the content. Errors: OSError, also if the file has become shorter."""
         with open_within(Path(self.path), roots) as file:
-            file.seek(self.offset)
-            content = file.read(self.size)
+            return self.read_from(file)
+
+    def read_from(self, file: BinaryIO) -> bytes:
+        """Return the content from the open file at `path`. Errors: those of `read`."""
+        file.seek(self.offset)
+        content = file.read(self.size)
         if len(content) != self.size:
             raise OSError(f"{self.path} has been cut short since it was opened")
         return content
@@ -75,17 +78,16 @@ class Sample(NamedTuple):
     """The image's classes; None if an image has one class."""
 
 
-def in_tar(path: Path, roots: Roots = None) -> tuple[list[Member], bool]:
+def in_tar(packed: Path, plain: Path, roots: Roots = None) -> tuple[list[Member], bool]:
     """Return the files in a tar, and whether it ends with a block of zeros, unlike one cut short between two files.
 
-    A compressed tar is unpacked to a plain copy. Errors: DataProblem if it is damaged.
+    plain: the file itself or, if it is packed, its plain copy. Errors: DataProblem if it is damaged.
     """
-    packed, path = path, plain_tar(path, roots)
-    origin = str(packed) if packed != path else ""
+    origin = str(packed) if packed != plain else ""
     try:
-        with reading(packed), open_within(path, roots) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+        with reading(packed), open_within(plain, roots) as file, tarfile.open(fileobj=file, mode="r:") as archive:
             members = [
-                Member(info.name, str(path), info.offset_data, info.size, origin)
+                Member(info.name, str(plain), info.offset_data, info.size, origin)
                 for info in whole(archive)
                 if info.isreg() and not info.issparse()
             ]
@@ -122,20 +124,22 @@ def dotted_images(members: Iterable[Member]) -> list[str]:
     return [part.name for parts in without_image for type, part in parts.items() if type.endswith(images.SUFFIXES)]
 
 
-def samples(members: Iterable[Member], key: re.Pattern[str], roots: Roots = None) -> Iterator[Sample | None]:
+def samples(
+    members: Iterable[Member], key: re.Pattern[str], read: Callable[[Member], bytes]
+) -> Iterator[Sample | None]:
     """Yield each image with the files of the same key directly beside it; None for an image without caption and class.
 
-    Errors: OSError; ValueError for a damaged .json, .cls or .npy.
+    read: returns the content of a member. Errors: those of `read`; ValueError for a damaged .json, .cls or .npy.
     """
     for parts in _groups(members, key):
         image = next((parts[suffix] for suffix in IMAGES if suffix in parts), None)
         if image is None:
             continue
-        contents = {suffix: _read(parts[suffix], roots) for suffix in TEXTS if suffix in parts}
+        contents = {suffix: _read(parts[suffix], read) for suffix in TEXTS if suffix in parts}
         texts = {suffix: content.decode("utf-8-sig", errors="replace") for suffix, content in contents.items()}
         captions = distinct(texts.get("txt", "").splitlines()) or _captions_in_json(texts.get("json", "{}"), image.name)
         label = _class_number(texts["cls"], image.name) if "cls" in texts else None
-        several = _class_numbers(parts["npy"], image.name, roots) if "npy" in parts else None
+        several = _class_numbers(_read(parts["npy"], read), image.name) if "npy" in parts else None
         known = captions or label is not None or several is not None
         yield Sample(image, captions, label, several) if known else None
 
@@ -154,12 +158,12 @@ def _groups(members: Iterable[Member], key: re.Pattern[str]) -> Iterator[dict[st
     yield parts
 
 
-def _read(member: Member, roots: Roots) -> bytes:
+def _read(member: Member, read: Callable[[Member], bytes]) -> bytes:
     if member.size > LARGEST_TEXT:
         raise ValueError(
             f"{member.name} has {member.size:,} bytes, more than {LARGEST_TEXT:,}: it holds no caption or class"
         )
-    return member.read(roots)
+    return read(member)
 
 
 def _captions_in_json(text: str, name: str) -> tuple[str, ...]:
@@ -172,11 +176,10 @@ def _captions_in_json(text: str, name: str) -> tuple[str, ...]:
     return distinct(text for text in captions if isinstance(text, str))
 
 
-def _class_numbers(member: Member, name: str, roots: Roots) -> tuple[int, ...]:
+def _class_numbers(content: bytes, name: str) -> tuple[int, ...]:
     """Return the classes of an image: the indices of the ones in a 0/1 vector, as in CLIP_benchmark."""
-    content = BytesIO(_read(member, roots))
     try:
-        values = np.lib.format.read_array(content, allow_pickle=False)
+        values = np.lib.format.read_array(BytesIO(content), allow_pickle=False)
     except (ValueError, TokenError, MemoryError) as error:  # the last two for a damaged header
         raise ValueError(f"the .npy beside {name} is damaged: {error}") from error
     if values.dtype.kind not in "biuf" or values.ndim != 1 or not np.isin(values, (0, 1)).all():

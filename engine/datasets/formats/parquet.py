@@ -46,7 +46,7 @@ def open_parquet(path: Path, columns: Columns, roots: Roots = None) -> Pairs:
         found: list[Member] = []
         if packed:
             copy = unpacked.copy_of(path, roots, lambda file, copy: unpacked.write_tar(_contents(file, image), copy))
-            found = [member._replace(origin=str(path)) for member in members.in_tar(copy)[0]]
+            found, _ = members.in_tar(path, copy)
     cells = {name: [_without_nan(value) for value in values] for name, values in table.items()}
     images = [member.name for member in found] if packed else [str(value or "").strip() for value in cells[image]]
     if lengths := {len(values) for values in cells.values()} - {len(images)}:

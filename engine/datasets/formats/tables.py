@@ -99,9 +99,12 @@ def assemble(
     def placed(image: str) -> str:
         return image if image.startswith("/") else folder + image  # as pathlib does, which takes 10 µs
 
-    first_spellings: dict[str, str] = {}
-    captions: dict[str, dict[str, None]] = {}  # the inner dicts are ordered sets
-    classes: dict[str, dict[str, None]] = {}
+    # by real path; a set of captions for each image would double the memory of a table with a caption per image
+    captions: dict[str, tuple[str, ...]] = {}
+    repeated: dict[str, dict[str, None]] = {}
+    spelled: dict[str, str] = {}
+    classes: dict[str, str] = {}
+    several: dict[str, dict[str, None]] = {}  # the inner dicts are ordered sets
     count = 0
     incomplete: list[str] = []
     for place, image, texts, label in rows:
@@ -110,10 +113,16 @@ def assemble(
         if not (image and has_captions and (label or not columns.label)):
             incomplete.append(place)
             continue
-        image = first_spellings.setdefault(identify(placed(image)), image)
-        captions.setdefault(image, {}).update(dict.fromkeys(texts or ()))
-        if columns.label:
-            classes.setdefault(image, {})[label] = None
+        found = dict.fromkeys(texts or ())
+        real = identify(file := placed(image))
+        if real in captions:
+            repeated.setdefault(real, dict.fromkeys(captions[real])).update(found)
+        else:
+            captions[real] = tuple(found)
+            if real != file:
+                spelled[real] = file
+        if columns.label and (first := classes.setdefault(real, label)) != label:
+            several.setdefault(image, {first: None})[label] = None
     if incomplete:
         missing = ("an image", "a caption", *(["a class"] if columns.label else []))
         raise DataProblem(
@@ -122,7 +131,13 @@ def assemble(
         )
     if not captions:
         raise DataProblem(f"{path.name} has no rows")
-    names, labels = _labels(classes, path.name)
+    if several:
+        found_classes = [f"{image} ({', '.join(labels)})" for image, labels in several.items()]
+        raise DataProblem(
+            f"{path.name} gives {plural(len(several), 'image')} more than one class: {shortened(found_classes)}"
+        )
+    captions |= {real: tuple(texts) for real, texts in repeated.items()}
+    names, labels = _labels([*classes.values()])
     notes = [*notes]
     if count > len(captions):
         notes.append(f"{count:,} rows are captions of {plural(len(captions), 'image')}")
@@ -130,22 +145,19 @@ def assemble(
         column = repr(columns.caption) if columns.caption else "of captions"
         notes.append(f"there is no column {column}: captions are made of the class names")
     texts_of = [
-        tuple(texts) or tuple(template.replace("{}", names[labels[place]]) for template in TEMPLATES)
+        texts or tuple(template.replace("{}", names[labels[place]]) for template in TEMPLATES)
         for place, texts in enumerate(captions.values())
     ]
-    files: Sequence[str | Member] = members or [*map(placed, captions)]
+    files: Sequence[str | Member] = members or [spelled.get(real, real) for real in captions]
     return Pairs(path.stem, files, texts_of, labels, classes=names, notes=tuple(notes), held=held, roots=roots)
 
 
-def _labels(classes: dict[str, dict[str, None]], name: str) -> tuple[tuple[str, ...], list[int]]:
-    """Return the sorted class names and the class of each image. Errors: DataProblem for an image of two classes."""
-    if several := [f"{image} ({', '.join(labels)})" for image, labels in classes.items() if len(labels) > 1]:
-        raise DataProblem(f"{name} gives {len(several)} images more than one class: {shortened(tuple(several))}")
-    found = [next(iter(names)) for names in classes.values()]
-    numeric = all(class_name.isdecimal() for class_name in found)
-    names = sorted(set(found), key=lambda class_name: (int(class_name) if numeric else 0, class_name))
-    places = {class_name: place for place, class_name in enumerate(names)}
-    return tuple(names), [places[class_name] for class_name in found]
+def _labels(classes: Sequence[str]) -> tuple[tuple[str, ...], list[int]]:
+    """Return the sorted class names, and the number of each image's class. classes: the name of each image's class."""
+    numeric = all(name.isdecimal() for name in classes)
+    names = sorted(set(classes), key=lambda name: (int(name) if numeric else 0, name))
+    places = {name: place for place, name in enumerate(names)}
+    return tuple(names), [places[name] for name in classes]
 
 
 def recognised(header: Sequence[str], names: Sequence[str]) -> str:

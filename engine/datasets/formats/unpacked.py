@@ -1,4 +1,4 @@
-"""Copies of packed data as plain tars, made once, so that any image can be read at its place."""
+"""Copies of packed data as plain tars, so that any image can be read at its place, and indexes of tars; made once."""
 
 import os
 import shutil
@@ -17,6 +17,9 @@ from engine.settings import Settings
 
 CODECS = {".tar.gz": "gzip", ".tgz": "gzip", ".tar.zst": "zstd", ".tar.bz2": "bz2"}
 TARS = (".tar", *CODECS)
+PLAIN, INDEX = ".tar", ".index-1.json"
+"""Endings of a plain copy and of an index. The number changes with what an index holds, and with the rules of
+`members`."""
 SPARE_BYTES = 1_000_000_000
 """Bytes that must stay free on the disk."""
 CHUNK = 1 << 24
@@ -47,7 +50,7 @@ def write_tar(files: Iterable[tuple[str, bytes]], copy: IO[bytes]) -> None:
             archive.addfile(info, BytesIO(content))
 
 
-def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], None]) -> Path:
+def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], object], ending: str = PLAIN) -> Path:
     """Return the plain copy of a packed file. `write(file, copy)` makes it, unless a copy of the unchanged file exists.
 
     Copies are in `unpacked` in the runs folder and may be deleted while no run uses them. Making one deletes those
@@ -55,7 +58,7 @@ def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], No
     """
     if (status := stat_within(path, roots)) is None:
         raise DataProblem(f"there is no {path}")
-    copy = _copy_path(path, status)
+    copy = _copy_path(path, status, ending)
     if copy.is_file():
         os.utime(copy)  # the time of its last use
         return copy
@@ -74,14 +77,15 @@ def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], No
 
 
 def forget_copy(entry: Entry) -> None:
-    """Delete the copy of a packed file, if there is one."""
-    _copy_path(entry.path, entry.status).unlink(missing_ok=True)
+    """Delete the copy of a packed file and the index of a tar, if there are any."""
+    for ending in (PLAIN, INDEX):
+        _copy_path(entry.path, entry.status, ending).unlink(missing_ok=True)
 
 
-def _copy_path(path: Path, status: os.stat_result) -> Path:
+def _copy_path(path: Path, status: os.stat_result, ending: str) -> Path:
     """Return the path of the copy, which differs for each file, time of change and size."""
     key = sha256(f"{os.path.realpath(path)} {status.st_mtime_ns} {status.st_size}".encode()).hexdigest()[:24]
-    return _folder() / f"{path.name.partition('.')[0][:60]}-{key}.tar"
+    return _folder() / f"{path.name.partition('.')[0][:60]}-{key}{ending}"
 
 
 def _decompress(packed: IO[bytes], copy: IO[bytes], codec: str) -> None:

@@ -52,7 +52,8 @@ def test_compressed_shards_are_unpacked_once(
     assert captions(pairs) == [("no 10",), ("no 20",), ("no 30",)]
     assert pairs.source(1) == f"{packed}/20.png"
     assert (runs_dir / "unpacked").stat().st_mode & 0o077 == 0, "other users cannot read the copies"
-    (copy,) = (runs_dir / "unpacked").iterdir()
+    (copy,) = (runs_dir / "unpacked").glob("*.tar")
+    assert len(list((runs_dir / "unpacked").glob("shard-0-*.json"))) == 1
     inode = copy.stat().st_ino
     os.utime(copy, (0, 0))
     assert reds(open_pairs(str(packed))) == [10, 20, 30]
@@ -65,7 +66,7 @@ def test_compressed_shards_are_unpacked_once(
         file.write(packed.read_bytes())
     os.utime(packed, ns=(times.st_atime_ns, times.st_mtime_ns))
     open_pairs(str(packed))
-    assert len(list((runs_dir / "unpacked").iterdir())) == 3, "a changed time or size makes another copy"
+    assert len(list((runs_dir / "unpacked").glob("*.tar"))) == 3, "a changed time or size makes another copy"
     monkeypatch.setattr(unpacked, "SPARE_BYTES", 10**18)
     packed.touch()
     with pytest.raises(DataProblem, match=r"bytes free, [1-9].* are to be written"):
@@ -87,7 +88,32 @@ def test_unpacked_copies_are_deleted_by_age_and_with_their_upload(tmp_path: Path
             os.utime(copy, (0, 0))
     assert names == {"a", "b"}, "the copies of other were too old when a was unpacked"
     forget(Kept(upload, upload / "a.tgz", "webdataset", 0))
-    assert [copy.name.partition("-")[0] for copy in (runs_dir / "unpacked").iterdir()] == ["b"]
+    assert {copy.name.partition("-")[0] for copy in (runs_dir / "unpacked").iterdir()} == {"b"}
+
+
+def test_a_tar_is_read_once_until_it_changes(tmp_path: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with a name that is no UTF-8, a damaged index, and none that can be written."""
+    files = {
+        "\udce91.png": encoded((1, 0, 0)),
+        "\udce91.txt": b"one",
+        "2.v2.png": b"",
+        "3.png": b"",
+    }
+    shard = write_tar(tmp_path / "x.tar", files)
+    first, status = open_pairs(str(shard)), shard.stat()
+    (index,) = (runs_dir / "unpacked").iterdir()
+    shard.write_bytes(shard.read_bytes().replace(b"one", b"two"))
+    os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns))
+    again = open_pairs(str(shard))
+    assert captions(again) == captions(first) == [("one",)]
+    assert (again.source(0), again.notes, reds(again)) == (first.source(0), first.notes, [1])
+    assert len(again.notes) == 2, "a dot in a name, an image without a caption"
+    index.write_bytes(b"[")
+    assert captions(open_pairs(str(shard))) == [("two",)]
+    shard.write_bytes(shard.read_bytes().replace(b"two", b"six"))
+    assert captions(open_pairs(str(shard))) == [("six",)]
+    monkeypatch.setenv("VITALS_RUNS_DIR", "/dev/null/none")
+    assert captions(open_pairs(str(shard))) == [("six",)]
 
 
 def shard_members() -> list[tuple[tuple[int, int, int], str, bytes]]:

@@ -1,5 +1,6 @@
 """Reading of CSV files in every notation; messages about wrong ones name the line and the remedy."""
 
+import tracemalloc
 from pathlib import Path
 
 import pandas as pd
@@ -58,6 +59,20 @@ def test_rows_with_the_same_image_are_its_captions(tmp_path: Path) -> None:
     pairs = open_table(tmp_path, "filepath,title\na.png,one\nb.png,two\na.png,three\na.png,one\n")
     assert captions(pairs) == [("one", "three"), ("two",)]
     assert pairs.notes == ("4 rows are captions of 2 images",)
+
+
+def test_reading_a_table_takes_little_more_memory_than_its_pairs(tmp_path: Path) -> None:
+    """Tables have millions of rows, and the web server reads them, too. A set per row would take twice as much."""
+    content = "filepath,title\n" + "".join(f"{row:06d}.png,caption {row}\n" for row in range(5000))
+    open_table(tmp_path, content)  # without what is allocated once
+    tracemalloc.start()
+    try:
+        pairs = open_table(tmp_path, content)
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(pairs) == 5000
+    assert peak < 1.5 * kept
 
 
 def test_two_spellings_of_a_path_are_one_image(tmp_path: Path) -> None:
