@@ -2,6 +2,9 @@
 
 import pwd
 import re
+import shutil
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -22,6 +25,16 @@ def test_deploy_md_lists_every_setting_with_its_default() -> None:
         lines.append(f"| `VITALS_{name.upper()}` | {default_cell} | {field.description} |")
     table = (ROOT / "docs" / "deploy.md").read_text().partition("| variable | default | meaning |\n|---|---|---|\n")[2]
     assert table.splitlines() == lines
+
+
+def test_container_image_has_the_files_that_commands_read(tmp_path: Path) -> None:
+    kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    for path in (ROOT / name for name in kept if name != "data"):
+        if path.is_dir():
+            shutil.copytree(path, tmp_path / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(path, tmp_path)
+    subprocess.run([sys.executable, "-m", "engine", "--version"], cwd=tmp_path, check=True)
 
 
 def test_deploy_md_lists_every_field_of_the_health_check() -> None:
