@@ -4,10 +4,12 @@ import asyncio
 import gzip
 import json
 import os
+import socket
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.error import HTTPError
@@ -217,6 +219,19 @@ def test_settings_of_the_server_are_the_safe_ones() -> None:
     assert (client["showErrorDetails"], client["showErrorLinks"]) == ("none", False)
     assert client["disableDataExport"], "Streamlit's own export does not guard against formulas"
     assert found["browser"]["gatherUsageStats"] is False
+
+
+def test_server_on_an_occupied_port_does_not_start(tmp_path: Path) -> None:
+    """By default, Streamlit takes the next free port, and a proxy in front then shows the other program."""
+    command = [sys.executable, "-m", "streamlit", "run", "app.py"]
+    variables = os.environ | {"VITALS_RUNS_DIR": str(tmp_path), "VITALS_IDLE_EXIT_S": "1"}
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with suppress(OSError):  # another program of this machine listens there
+            other.bind(("127.0.0.1", 8501))
+            other.listen()
+        ended = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (ended.returncode, "Port 8501 is not available" in ended.stderr) == (1, True)
 
 
 def test_start_on_all_interfaces_makes_no_external_lookups(record: Path) -> None:
