@@ -20,7 +20,7 @@ from engine.jobs.hosts import this_host
 from engine.jobs.processes import Identity
 from engine.jobs.wake import nudge
 from engine.settings import ROOT, Settings
-from engine.store import ACTIVE, Filter, Store, Unavailable, attempts, leases, open_store, queue
+from engine.store import ACTIVE, Filter, Store, Unavailable, attempts, leases, migrations, open_store, queue
 from engine.store.database import Database
 from engine.store.leases import Lease
 
@@ -174,12 +174,16 @@ def look_at_health(settings: Settings) -> Health:
             database = store.database
             if database.sqlite and not Path(database.place).is_file():  # opening would create the file
                 return Health(status="unavailable", store="there is no store yet", scheduler="unknown")
+            migrations.check(database)
             lease = leases.read(database, lease_name())
             queued, oldest_wait_s = queue.waiting(database)
             active, machine = store.count(Filter(states=ACTIVE)), store.machine()
             local_attempts = [attempt for attempt in attempts.open_attempts(database) if attempt.host == this_host()]
     except Unavailable as error:  # also for a URL that cannot be used
         return Health(status="unavailable", store=error.cause, scheduler="unknown")
+    except PermissionError as error:
+        cause = f"the runs folder cannot be read ({error.strerror})"
+        return Health(status="unavailable", store=cause, scheduler="unknown")
     working = _held(settings, lease)
     without = "there are open runs, and no scheduler is alive" if queued or local_attempts else "idle"
     scheduler = "working" if working else without

@@ -3,6 +3,8 @@
 A new database gets the tables of `tables` and the number of the newest migration. Only older stores are migrated.
 """
 
+from pathlib import Path
+
 from sqlalchemy import Connection, insert, inspect, text
 
 from engine.store.database import Database, Unavailable
@@ -20,6 +22,14 @@ def upgrade(database: Database) -> None:
             _run(database, connection, version)
 
 
+def check(database: Database) -> None:
+    """Check that no newer version of the program wrote the database. Errors: Unavailable."""
+    with database.read() as connection:
+        version = _version(connection)
+    if version not in (None, HEAD):
+        _refuse_unknown(database, version)
+
+
 def _version(connection: Connection) -> str | None:
     if not inspect(connection).has_table("alembic_version"):
         return None
@@ -29,7 +39,6 @@ def _version(connection: Connection) -> str | None:
 def _run(database: Database, connection: Connection, version: str | None) -> None:
     from alembic import command  # imported late: slow to import and seldom needed
     from alembic.config import Config
-    from alembic.script import ScriptDirectory
 
     config = Config()  # without a file, because it lives in this package and gets a connection
     config.set_main_option("script_location", "engine.store:migrations")
@@ -40,8 +49,14 @@ def _run(database: Database, connection: Connection, version: str | None) -> Non
         connection.execute(insert(changes).values(revision=0))
         command.stamp(config, "head")
         return
-    if version not in {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}:
+    _refuse_unknown(database, version)
+    command.upgrade(config, "head")
+
+
+def _refuse_unknown(database: Database, version: str | None) -> None:
+    from alembic.script import ScriptDirectory
+
+    if version not in {script.revision for script in ScriptDirectory(str(Path(__file__).parent)).walk_revisions()}:
         cause = f"is at schema {version}, which this version of the program (schema {HEAD}) does not know"
         other = "folder in VITALS_RUNS_DIR" if database.sqlite else "database in VITALS_DATABASE_URL"
         raise Unavailable(database.place, cause, f"Upgrade the program, or name another {other}")
-    command.upgrade(config, "head")

@@ -8,9 +8,11 @@ import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import anyio
 import pytest
+from sqlalchemy import text
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -142,6 +144,25 @@ def test_health_describes_a_damaged_or_missing_store(settings: Settings, store: 
     assert no_database.json()["store"] == "the store is damaged: it is not a SQLite database"
     assert absent.json()["store"] == "there is no store yet"
     assert str(settings.runs_dir) not in damaged.text + no_database.text + absent.text
+
+
+def test_health_describes_a_runs_folder_that_may_not_be_entered(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, **_: object) -> bool:  # root, as whom tests may run, may enter every folder
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    answer = health_response()
+    assert (answer.status_code, answer.json()["store"]) == (503, "the runs folder cannot be read (Permission denied)")
+
+
+def test_health_describes_a_store_of_a_newer_version(settings: Settings, store: Store) -> None:
+    with store.database.write() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    answer = health_response()
+    assert answer.status_code == 503
+    assert answer.json()["store"].startswith("the store is at schema 9999, which this version of the program")
 
 
 @pytest.mark.slow
