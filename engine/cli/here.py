@@ -83,8 +83,8 @@ def refuse_open(path: Path) -> None:
     if users := processes_with(path):
         listed = ", ".join(f"{pid} ({printable(command)})" for pid, command in users.items())
         raise Refused(
-            f"the store {path} is open in process {listed}. Stop the app, run `python -m engine stop`, and end "
-            "what is left with `kill` and the process's number"
+            f"the store {path} is open in process {listed}. Stop the app, run `python -m engine stop`, let active runs "
+            "end, and only then end what is left with `kill` and the process's number"
         )
 
 

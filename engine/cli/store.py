@@ -57,6 +57,8 @@ class Backup(BaseModel):
             f"{self.file} holds the database only. Back up {settings.runs_dir} too: logs, checkpoints and uploads, "
             f"{plural(files.files, 'file')} with {files.bytes / 1e6:,.1f} MB"
         )
+        if settings.artifacts_url:
+            note(f"Also back up {settings.artifacts_url}, with files of other machines' runs")
 
 
 class Restore(BaseModel):

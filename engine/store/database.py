@@ -138,7 +138,7 @@ class Database:
             self._engine = create_engine(self.url, connect_args=limits, pool_pre_ping=not self.sqlite, max_overflow=-1)
         except (ModuleNotFoundError, NoSuchModuleError) as error:
             cause = f"needs a driver that is not installed ({self.url.drivername})"
-            raise Unavailable(self.place, cause, "Run `pip install -r requirements-cluster.txt`") from error
+            raise Unavailable(self.place, cause, "Run `make setup-cluster`") from error
         # without this, each statement of a reader would see another state of a PostgreSQL database
         snapshot = {} if self.sqlite else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._reader = self._engine.execution_options(**snapshot)

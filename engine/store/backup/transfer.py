@@ -21,8 +21,8 @@ from engine.specs import Refused
 from engine.store import migrations
 from engine.store.attempts import close, open_attempts
 from engine.store.database import Database, Unavailable
-from engine.store.model import Cause, Exit
-from engine.store.tables import attempts, changes, leases, metadata
+from engine.store.model import ACTIVE, Cause, Exit
+from engine.store.tables import attempts, changes, leases, metadata, runs
 from engine.words import numbered_runs, plural
 
 BATCH = 1000
@@ -145,8 +145,8 @@ def _refuse_in_use(source: Database, connection: Connection) -> None:
         raise Refused(
             f"the scheduler {scheduler} uses the store {source.place}: stop the app, then run `python -m engine stop`"
         )
-    open_runs = connection.scalars(select(attempts.c.run_id).where(attempts.c.closed_at.is_(None)).distinct()).all()
-    if open_runs:
+    active = (attempts.c.closed_at.is_(None), runs.c.state.in_(ACTIVE))
+    if open_runs := connection.scalars(select(runs.c.id).join(attempts).where(*active).distinct()).all():
         raise Refused(
             f"{numbered_runs(sorted(open_runs))} of the store {source.place} must end first: wait or cancel, then run "
             "`python -m engine stop`"

@@ -103,8 +103,10 @@ def test_store_copy_needs_an_unused_source_and_an_empty_target(
     with subprocess.Popen(["tail", "-f", str(filled.runs_dir / "vitals.sqlite")], stdout=subprocess.DEVNULL) as reader:
         while not processes_with(filled.runs_dir / "vitals.sqlite"):
             time.sleep(0.01)  # until it has opened the file
-        assert f"is open in process {reader.pid} (tail -f" in error_of_copy()
+        message = error_of_copy()
         reader.kill()
+    assert f"is open in process {reader.pid} (tail -f" in message
+    assert "let active runs end" in message, "the process may be a run"
     assert main(["store", "copy", "--to", f"sqlite:///{target}"]) == 0
     assert f"runs {RUNS - 1:>20}  equal" in capsys.readouterr().out
     assert target.stat().st_mode & 0o077 == 0, "only the owner of the file may read it"
@@ -119,8 +121,20 @@ def test_store_copy_needs_an_unused_source_and_an_empty_target(
             f"sqlite:///{tmp_path / 'third.sqlite'}",
         )
     assert not list(tmp_path.glob("absent*"))
-    with pytest.raises(Unavailable, match=r"needs a driver .* `pip install -r requirements-cluster.txt`"):
+    with pytest.raises(Unavailable, match=r"needs a driver .* `make setup-cluster`"):
         transfer.move(filled, "postgresql+pg8000://host/database")
+
+
+def test_store_moves_after_its_active_runs_have_ended_without_a_scheduler(filled: Settings, tmp_path: Path) -> None:
+    """Otherwise, only a new scheduler could record that their processes ended, and it would start queued runs."""
+    with closing(open_store(filled)) as store:
+        attempt = queue.claim(store.database, this_host())
+        assert attempt is not None
+        attempts.begin(store.database, attempt)
+        with pytest.raises(Refused, match=rf"run {attempt.run_id} of the store .* must end first"):
+            transfer.move(filled, f"sqlite:///{tmp_path / 'refused.sqlite'}")
+        attempts.finish(store.database, attempt, State.FINISHED)
+    assert transfer.move(filled, f"sqlite:///{tmp_path / 'other.sqlite'}")["attempts"]
 
 
 def test_copy_that_differs_leaves_an_empty_target(filled: Settings, tmp_path: Path) -> None:
@@ -159,6 +173,7 @@ def test_backup_during_a_run_can_be_restored(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setenv("VITALS_ARTIFACTS_URL", f"file://{tmp_path}/copies")
     settings = settings_with_url(settings, database_url)
     with closing(open_store(settings)) as store:
         fill(store, 5, 4)
@@ -174,7 +189,9 @@ def test_backup_during_a_run_can_be_restored(
         (settings.runs_dir / "uploads").mkdir()
         (settings.runs_dir / "uploads" / "a.csv").write_bytes(bytes(2_000_000))
         assert main(["store", "backup", str(backup)]) == 0
-        assert re.search(r"holds the database only.* files? with 2\.0 MB", capsys.readouterr().err)
+        message = capsys.readouterr().err
+        assert re.search(r"holds the database only.* files? with 2\.0 MB", message)
+        assert f"Also back up {Settings().artifacts_url}, with files of other machines' runs" in message
         with closing(sqlite3.connect(backup)) as connection, connection:  # as if the version before had written it
             connection.execute("ALTER TABLE run_results DROP COLUMN mean_average_precision")
             connection.execute("UPDATE alembic_version SET version_num = '0006'")
