@@ -27,6 +27,9 @@ def run_in_bash(line: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=240, cwd=ROOT)
 
 
+TINY = "python:tests.support.own_models:tiny"
+"""A model whose count does not load timm."""
+MISSING = "python:tests.support.own_models:missing"
 PARENT = """
 import os, signal, time
 from engine.process import exit_with_parent, fork_context
@@ -134,18 +137,18 @@ def test_closed_pipe_is_not_an_error() -> None:
 
 @pytest.mark.slow
 def test_run_goes_on_after_its_pipe_was_closed(store: Store) -> None:
-    command = "engine profile --models timm:test_resnet,test_vit --image-size 8"  # half a patch of test_vit
+    command = f"engine profile --models {TINY},{MISSING} --image-size 8"
     assert run_in_bash(f"{command} 2>&1 | head -1").returncode == 1, "a row failed; a closed pipe would end with 2"
     (run,) = store.runs()
     assert run.state == State.FINISHED
-    assert {row.model: row.status for row in store.rows(run.id)} == {"test_resnet": "ok", "test_vit": "error"}
+    assert {row.name: row.status for row in store.rows(run.id)} == {TINY: "ok", MISSING: "error"}
 
 
 @pytest.mark.slow
 def test_run_goes_on_after_its_terminal_was_closed(store: Store) -> None:
     """The process is in a session of its own, so it gets no SIGHUP, as after `disown`."""
     terminal, end = pty.openpty()
-    line = [sys.executable, "-m", "engine", "profile", "--models", "timm:test_vit,test_resnet"]
+    line = [sys.executable, "-m", "engine", "profile", "--models", TINY, "--image-size", "8"]
     with subprocess.Popen(line, cwd=ROOT, stdin=end, stdout=end, stderr=end, start_new_session=True) as command:
         os.close(end)
         assert os.read(terminal, 1)
