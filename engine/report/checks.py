@@ -194,6 +194,8 @@ def _doubts(spec: TrainSpec) -> list[Check]:
     if random and not spec.pretrained and not spec.resume:
         text = f"The {' and '.join(random)} tower is locked but has no trained weights: it stays random."
         doubts += [f"{text} Choose initial weights, or do not lock it."]
+    if spec.loss == "distill" and not spec.distill_pretrained:
+        doubts += [f"The teacher {spec.distill_model} has no trained weights: it stays random. Choose teacher weights."]
     if len(locked) == 2 and not spec.lock_image_unlocked_groups and not spec.lock_text_unlocked_layers:
         doubts += ["Both towers are locked, so almost nothing is trained."]
     return [*results, *(Check("warning", doubt) for doubt in doubts)]

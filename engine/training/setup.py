@@ -226,6 +226,8 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
         sizes = {"image_size": made.image_size, "context_length": made.context_length}  # as the student's inputs
         wanted = spec.teacher.model_copy(update=sizes)
         teacher = weights.create(wanted, weights=spec.distill_pretrained, roots=roots).model
+        if not spec.distill_pretrained:
+            made.notes.append(f"the teacher {spec.distill_model} has random weights (set distill_pretrained)")
         teacher.to(place.device).eval().requires_grad_(requires_grad=False)
     network: nn.Module = made.model
     if place.world_size > 1:

@@ -99,6 +99,7 @@ def test_pairs_left_out_of_each_epoch_are_counted(fields: dict[str, Any], left_o
         ({"precision": "bf16", "lr_text": 1e-5}, {}, "a learning rate of 1e-05: most weights will not", "warning"),
         ({"lock_image": True}, {}, "The image tower is locked but has no trained weights", "warning"),
         ({"lock_image": True, "lock_text": True, "pretrained": "x"}, {}, "Both towers are locked", "warning"),
+        ({"loss": "distill", "distill_model": "RN50"}, {}, "The teacher RN50 has no trained weights", "warning"),
         ({"nproc": 2, "accum_freq": 3, "batch_size": 4}, {}, "4 pairs × 3 batches × 2 processes = 24 pairs", "ok"),
         ({"overfit": True, "steps": 50}, {}, "50 steps of 32 pairs: the same batch each time", "ok"),
         ({"lr_text": 0.05}, {}, "rises to 0.001 (text tower: 0.05) within 47 steps, then falls to 0. open", "warning"),

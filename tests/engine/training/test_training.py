@@ -360,6 +360,9 @@ def test_prepared_training_has_the_requested_rates_towers_and_teacher(tmp_path: 
     with torch.no_grad():
         wanted = teacher.eval()(*batch)["image_features"]
     torch.testing.assert_close(found.objective.beside(*batch)["dist_image_features"], wanted)
+    assert not [note for note in found.made.notes if "teacher" in note]
+    untrained = training(tiny(**fields | {"distill_pretrained": ""}), tmp_path).setup
+    assert "the teacher config:tiny has random weights (set distill_pretrained)" in untrained.made.notes
 
 
 def test_prepared_training_draws_as_requested(tmp_path: Path) -> None:
