@@ -11,6 +11,7 @@ from open_clip.loss import SigLipLoss
 from torch import Tensor, nn
 from torch.nn import functional
 
+from engine.models.clip.build import named_config
 from engine.specs import Refused
 from engine.specs.train import TrainSpec
 
@@ -99,5 +100,14 @@ def _check(spec: TrainSpec, model: nn.Module) -> None:
             f"SigLIP's loss needs a logit bias, which {spec.model} does not have: take {', '.join(names[:SHOWN])} or "
             f"one of {len(names) - SHOWN} more, or a configuration with init_logit_bias, such as -10"
         )
+    if spec.loss == "distill":
+        own, of_teacher = (
+            named_config(one)[1]["text_cfg"].get("hf_tokenizer_name") or "open_clip's" for one in (spec, spec.teacher)
+        )
+        if own != of_teacher:
+            raise Refused(
+                f"the teacher {spec.distill_model} has the tokenizer {of_teacher}, and {spec.model} has {own}: the "
+                "teacher gets the same tokens, so take one with the same tokenizer"
+            )
     if spec.loss in ("coca", "distill") and _biased(model):
         raise Refused(f"{spec.model} has a logit bias, which the loss {spec.loss} does not take: take clip or siglip")

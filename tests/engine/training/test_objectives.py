@@ -77,6 +77,13 @@ def test_loss_that_does_not_fit_the_model_is_refused(loss: Any, model: Any, mess
         objectives.create(TrainSpec(loss=loss, distill_model="RN50"), model())
 
 
+def test_teacher_with_another_tokenizer_is_refused() -> None:
+    """The teacher gets the student's tokens, which name other words in another vocabulary."""
+    spec = TrainSpec(loss="distill", distill_model="roberta-ViT-B-32")
+    with pytest.raises(Refused, match="the teacher roberta-ViT-B-32 has the tokenizer roberta-base, and digits-clip"):
+        objectives.create(spec, clip(), teacher=clip())
+
+
 def test_padding_does_not_count_in_the_caption_loss() -> None:
     logits = torch.randn(3, 5, 7, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([[1, 2, 3, 0, 0], [4, 0, 0, 0, 0], [6, 5, 4, 3, 2]])
