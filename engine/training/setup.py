@@ -232,7 +232,9 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
     network: nn.Module = made.model
     if place.world_size > 1:
         ids = None if place.device == "cpu" else [torch.device(place.device)]
-        network = DistributedDataParallel(network, device_ids=ids)
+        # without the contrastive loss, DDP would wait for the gradients of the features: this gives them zeros
+        captions_alone = spec.loss == "coca" and not spec.coca_contrastive_weight
+        network = DistributedDataParallel(network, device_ids=ids, find_unused_parameters=captions_alone)
     if spec.compile:
         # DDP's own splitting of the graph fails with checkpointed activations; open_clip_train does the same
         torch._dynamo.config.optimize_ddp = not spec.grad_checkpointing

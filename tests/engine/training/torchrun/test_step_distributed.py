@@ -22,6 +22,7 @@ from engine.training.distributed import Place
 from engine.training.loop import Training
 from engine.training.setup import Setup, prepare
 from engine.training.step import train_step
+from tests.support.clip_models import CONFIGS
 from tests.support.step import Batch, batches, clip
 from tests.support.training import CONSTANT_METRIC, rows, tiny
 
@@ -37,6 +38,9 @@ NORMED = {
     "norm-act": {"timm_model_name": "test_efficientnet", "timm_pool": "avg", "timm_proj": "linear", "image_size": 32},
 }
 """Image towers with torch's batch norms, and with timm's, which include activations."""
+CAPTIONS: dict[str, Any] = {"model": "config:coca", "configs": {"coca": CONFIGS["coca"]}, "loss": "coca"}
+CAPTIONS |= {"coca_contrastive_weight": 0, "context_length": 3}
+"""A training whose logit scale and projection of texts get no gradient. All captions have at least three tokens."""
 
 
 def whole_batch() -> Batch:
@@ -73,6 +77,9 @@ def run_process(rank: int, folder: str) -> None:
         )
     for name in NORMED:
         torch.save(batch_norm_state(name, rank, WORLD), f"{folder}/{name}-{rank}.pt")
+    spec = tiny(**CAPTIONS, batch_size=4, nproc=WORLD, val_fraction=0)
+    setup = prepare(spec, Place(rank, WORLD), Path(folder) / f"captions-{rank}")
+    torch.save(losses_of_steps(setup), f"{folder}/captions-{rank}.pt")
     # inductor, the default, takes a minute
     torch.compile = functools.partial(torch.compile, backend="aot_eager")  # type: ignore[assignment]
     spec = tiny(compile=True, grad_checkpointing=True, batch_size=4, nproc=WORLD, val_fraction=0)
@@ -169,6 +176,13 @@ def test_two_processes_take_the_step_of_one(name: str, results_folder: Path) -> 
 def test_compiled_checkpointed_processes_take_the_steps_of_one(results_folder: Path, tmp_path: Path) -> None:
     wanted = losses_of_steps(prepare(tiny(val_fraction=0), Place(), tmp_path))
     assert torch.load(results_folder / "compiled-0.pt") == pytest.approx(wanted, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_processes_that_train_on_captions_alone_take_the_steps_of_one(results_folder: Path, tmp_path: Path) -> None:
+    wanted = losses_of_steps(prepare(tiny(**CAPTIONS, val_fraction=0), Place(), tmp_path))
+    found = [torch.load(results_folder / f"captions-{rank}.pt") for rank in range(WORLD)]
+    assert [sum(losses) / WORLD for losses in zip(*found, strict=True)] == pytest.approx(wanted, rel=1e-5)
 
 
 @pytest.mark.slow
