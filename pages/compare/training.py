@@ -41,8 +41,8 @@ def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
 
 
 def _best(rows: Sequence[Row]) -> TrainRow | None:
-    """Return the row of the best epoch; of the last epoch if none is marked as best; None without rows."""
-    trained = [row for row in rows if isinstance(row, TrainRow)]
+    """Return the row of the best epoch; of the last epoch if none is marked as best; None before the first step."""
+    trained = [row for row in rows if isinstance(row, TrainRow) and row.step]
     return best_epoch(trained) or (trained[-1] if trained else None)
 
 

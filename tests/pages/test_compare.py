@@ -325,9 +325,15 @@ def test_curves_of_trainings_are_overlaid(store: Store) -> None:
     assert lines.loc["Epoch", f"run {ids[0]}"] == 2
     assert "Pairs/s" in lines.index, "as on the page Train"
     active, waiting = queue_train(store), queue_train(store)
-    record(store, active, curve_points(4), state=None)
+    record(
+        store,
+        active,
+        [train_row(1).model_copy(update={"epoch": 0, "step": 0, "best": False}), *curve_points(4)],
+        state=None,
+    )
     app = open_page(PAGE, compare_runs=f"{ids[0]},{active},{waiting}")
     assert not app.exception
+    assert table_with(app, f"run {active} − run {ids[0]}")[f"run {active}"].isna().all(), "no epoch has ended"
     assert f"Not finished: run {active}, run {waiting}. Only the results so far are compared" in page_text(app)
     empty = [queue_train(store) for _ in range(2)]
     address = ",".join(map(str, empty))

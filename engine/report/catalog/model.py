@@ -135,9 +135,11 @@ def _train_values(rows: Sequence[Row]) -> dict[str, object]:
     epochs = [row for row in rows if isinstance(row, TrainRow)]
     if not epochs:
         return {}
+    last_values: dict[str, object] = {"epochs": epochs[-1].epoch, "seconds": epochs[-1].seconds}
+    if not epochs[-1].step:  # the initial weights alone
+        return last_values
     best = best_epoch(epochs) or epochs[-1]
     names = [name for name in (*MAIN_SHARES, "clip_val_loss") if name in TrainRow.model_fields]
-    last_values = {"epochs": epochs[-1].epoch, "seconds": epochs[-1].seconds}
     return {name: getattr(best, name) for name in names} | last_values
 
 

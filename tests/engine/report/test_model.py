@@ -377,17 +377,20 @@ def test_training_has_the_values_of_its_best_epoch(store: Store) -> None:
     record(store, fine_tuned, [train_row(epoch, model="ViT-B-32") for epoch in (1, 2, 3)])
     unmarked = queue_train(store, model="ViT-B-32")
     record(store, unmarked, [train_row(3, model="ViT-B-32")])
+    untrained = queue_train(store, model="ViT-B-32")
+    record(store, untrained, [train_row(1, model="ViT-B-32").model_copy(update={"epoch": 0, "step": 0, "best": False})])
     other_model = queue_train(store, model="RN50")
     teacher = queue_train(store, model="RN50", loss="distill", distill_model="ViT-B-32", distill_pretrained="openai")
     frame = runs_of_model(store, "open_clip:ViT-B-32")
-    assert list(frame.index) == [teacher, unmarked, fine_tuned]
-    assert list(frame["what"]) == ["taught RN50", "from scratch", "fine-tune"]
+    assert list(frame.index) == [teacher, untrained, unmarked, fine_tuned]
+    assert list(frame["what"]) == ["taught RN50", "from scratch", "from scratch", "fine-tune"]
     assert list(frame.loc[fine_tuned, ["zeroshot_top1", "clip_val_loss", "epochs", "data"]]) == [
         *(0.934, 1.75, 3),
         "synthetic",
     ]
     assert frame.loc[fine_tuned, "begins_with"] == "openai"
     assert frame.loc[unmarked, "zeroshot_top1"] == 0.5
+    assert frame.loc[untrained, [*model.MAIN_SHARES, "clip_val_loss"]].isna().all(), "the initial weights are no epoch"
     store.request_cancel(other_model)  # otherwise it would run first
     record(store, teacher, [train_row(epoch, model="RN50") for epoch in (1, 2)])
     distillation = runs_of_model(store, "open_clip:ViT-B-32").loc[teacher]
