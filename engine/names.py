@@ -219,7 +219,8 @@ def unknown_clip_model(spec: TrainSpec | EvaluateSpec, families: Mapping[ModelNa
     models = [name.model for name in families if name.library == OPEN_CLIP]
     near = get_close_matches(unknown.rpartition(":")[2], models, n=3, cutoff=0.5)
     models_of = f"a model of open_clip (closest: {', '.join(near)})" if near else "a model of open_clip"
-    allowed = [models_of, DIGITS_MODEL, "a configuration of your own (FILE.json)"]
+    own = ", ".join(ModelName.of(OWN, name) for name in spec.configs) or "FILE.json; in the form, an added file"
+    allowed = [models_of, DIGITS_MODEL, f"a configuration of your own ({own})"]
     allowed += ["the number of a training run"] if isinstance(spec, EvaluateSpec) else []
     given = unknown.removeprefix(f"{OPEN_CLIP}:")
     return f"{given!r} is no CLIP model. Give {', '.join(allowed[:-1])} or {allowed[-1]}"

@@ -124,13 +124,13 @@ def test_help_lists_commands_flags_and_exit_codes(
         (
             ["evaluate", "--model", "timm:resnet18"],
             "'timm:resnet18' is no CLIP model. Give a model of open_clip, digits-clip, a configuration of your own "
-            "(FILE.json) or the number of a training run",
+            "(FILE.json; in the form, an added file) or the number of a training run",
         ),
         (
             ["submit", "train", "--model", "open_clip:ViT-B-33"],
             "'ViT-B-33' is no CLIP model. Give a model of open_clip (",
         ),
-        (["submit", "train", "--model", "config:mine"], "digits-clip or a configuration of your own (FILE.json)\n"),
+        (["submit", "train", "--model", "config:mine"], "digits-clip or a configuration of your own (FILE.json; in"),
         (["submit", "profile", "--models", "resnet50"], "write timm:resnet50 or torchvision:resnet50"),
         (["catalog", "--sort", "beauty"], "no column 'beauty' to sort by; there are name, library, model"),
         (["runs", "show", "77"], "there is no run 77"),

@@ -585,6 +585,10 @@ def test_unknown_models_and_absent_devices_are_refused_at_submission(settings: S
         jobs.submit(store, settings, TrainSpec(model="all"))
     with pytest.raises(ModelNotFound, match=r"^'ViT-B-33' is no CLIP model\. .* \(closest: ViT-B-32,"):
         jobs.submit(store, settings, TrainSpec(model="ViT-B-33"))
+    with pytest.raises(ModelNotFound, match=r"configuration of your own \(config:mine, config:other\)$"):
+        jobs.submit(store, settings, TrainSpec(model="mine", configs={"mine": {}, "other": {}}))
+    with pytest.raises(ModelNotFound, match=r"configuration of your own \(FILE.json; in the form, an added file\)$"):
+        jobs.submit(store, settings, TrainSpec(model="config:mine"))
     for known in ("ViT-B/32", "open_clip:ViT-B-32", "digits-clip"):
         check(store, settings, EvaluateSpec(model=known))
     check(store, settings, ProfileSpec(models=("config:own", "ViT-B-32"), configs={"own": {}}))
