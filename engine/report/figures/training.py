@@ -89,7 +89,7 @@ def small(points: pd.DataFrame, *, recall: bool = True) -> list[Panel]:
         what: tuple(name for name in names if name.endswith(f"_{what.lower()}_rank")) for what in ("Mean", "Median")
     }
     panels = (
-        Panel("Parts of the loss", parts),
+        Panel("Weighted parts of the loss", parts),
         Panel("Learning rate", ("train/lr", "train/lr_image", "train/lr_text")),
         Panel("Pairs per second", ("train/samples_per_s",)),
         Panel("Time of a step (s)", ("train/step_s", "train/data_s")),

@@ -59,10 +59,12 @@ def test_clip_loss_is_drawn_apart_from_other_training_losses() -> None:
 
 def test_parts_of_the_loss_have_a_panel_if_there_are_several() -> None:
     one_part = [*METRICS, *points("train/contrastive_loss", [3.0])]
-    assert "Parts of the loss" not in {panel.title for panel in figures.small(figures.frame({"run 1": one_part}))}
+    assert "Weighted parts of the loss" not in {
+        panel.title for panel in figures.small(figures.frame({"run 1": one_part}))
+    }
     two_parts = [*one_part, *points("train/caption_loss", [1.0])]
     panels = {panel.title: panel.names for panel in figures.small(figures.frame({"run 1": two_parts}))}
-    assert panels["Parts of the loss"] == ("train/contrastive_loss", "train/caption_loss")
+    assert panels["Weighted parts of the loss"] == ("train/contrastive_loss", "train/caption_loss")
 
 
 def points_of_line(figure: object, name: str) -> list[tuple[float, float]]:
