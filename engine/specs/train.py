@@ -165,7 +165,9 @@ class TrainSpec(images.ImageFields, ClipFields, Spec):
 
     device: RealDevice = Field("cpu", description="Device to train on: cpu, cuda, cuda:0, mps, ...")
     precision: TrainPrecision = Field(
-        "auto", description="auto: amp_bf16 on a GPU that has bf16, else fp32. Mixed: amp, amp_bf16. Half: bf16, fp16."
+        "auto",
+        description="auto: amp_bf16 on a GPU that has bf16, else fp32. Mixed: amp_bf16; amp, which is float16 on CUDA "
+        "and else the same. Half: bf16, fp16.",
     )
     nproc: int = Field(
         1,
