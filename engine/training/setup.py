@@ -36,7 +36,7 @@ MOST_EXAMINED = 1000
 """Examine the captions of at most 1,000 pairs for their length, because tokenizing takes 0.1 ms each."""
 VERIFY_S = 60
 """Open images for at most 60 s to see whether they can be read."""
-NO_CLASSES = "give class folders, a CSV with a class column, or shards with classes"
+NO_CLASSES = "give class folders, the class column of a CSV (csv_class_key), or shards with classes"
 
 
 @dataclass(frozen=True)

@@ -205,7 +205,11 @@ def test_held_out_loss_chooses_the_best_epoch_if_captions_repeat(tmp_path: Path)
     ("column", "fields", "reason"),
     [
         ("digit", {"csv_class_key": "class"}, "all images are of 'digit'"),
-        ("", {"classes": ("even", "odd")}, "images have no class: give class folders, a CSV"),
+        (
+            "",
+            {"classes": ("even", "odd")},
+            "images have no class: give class folders, the class column of a CSV (csv_class_key)",
+        ),
         ("", {"templates": ("a {}",)}, "images have no class"),
     ],
 )
