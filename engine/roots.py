@@ -9,7 +9,6 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
@@ -30,9 +29,16 @@ ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, e
 class Entry(NamedTuple):
     """A file or folder in a folder. A link counts as its target."""
 
-    path: Path
+    folder: str
+    """The path of its folder, up to and with the last `/`."""
+    name: str
     status: os.stat_result
     is_link: bool
+
+    @property
+    def path(self) -> Path:
+        """Return its path. To make it takes 5 µs, and to sort by it 30 µs: folders may have millions of files."""
+        return Path(self.folder + self.name)
 
     @property
     def is_folder(self) -> bool:
@@ -85,15 +91,17 @@ def scan_within(folder: Path, roots: Roots) -> Iterator[Entry]:
 
     Errors: FileNotFoundError, as in open_within; OSError when a folder below a root cannot be read.
     """
-    descriptor = _descriptor(folder, roots, READ | os.O_DIRECTORY)
+    descriptor, start = _descriptor(folder, roots, READ | os.O_DIRECTORY), str(folder / "-")[:-1]
     try:
         with os.scandir(descriptor) as inside:
             for entry in inside:
-                path, is_link = folder / entry.name, entry.is_symlink()
-                with suppress(FileNotFoundError):  # removed meanwhile
-                    status = stat_within(path, roots) if is_link else entry.stat(follow_symlinks=False)
-                    if status and _is_file_or_folder(status):
-                        yield Entry(path, status, is_link)
+                is_link = entry.is_symlink()
+                try:
+                    status = stat_within(folder / entry.name, roots) if is_link else entry.stat(follow_symlinks=False)
+                except FileNotFoundError:  # removed meanwhile
+                    continue
+                if status and _is_file_or_folder(status):
+                    yield Entry(start, entry.name, status, is_link)
     finally:
         os.close(descriptor)
 

@@ -143,7 +143,7 @@ def _open(source: str, kind: DataKind, openers: Mapping[DataKind, Open], roots: 
     if kind == "webdataset":
         if file_within(path, roots):
             return shards.open_tars([path], path.stem, roots)
-        tars = [entry.path for entry in entries_in(path, roots) if is_tar(entry.path.name) and not entry.is_folder]
+        tars = [entry.path for entry in entries_in(path, roots) if is_tar(entry.name) and not entry.is_folder]
         return shards.open_tars(tars, path.name, roots) if tars else shards.open_unpacked(path, roots)
     if file_within(path, roots) == (kind == "folder"):
         wanted = "a folder with one folder per class" if kind == "folder" else f"a file, so not {kind}"

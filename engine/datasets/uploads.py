@@ -73,7 +73,7 @@ def unpack(upload: BinaryIO, name: str, to: Path, owner: str = "") -> tuple[Path
 def _remove_abandoned(uploads: Path) -> None:
     """Delete the temporary folders of processes that were killed while they unpacked, copied or deleted an upload."""
     for entry in scan_within(uploads, None):
-        if not visible(entry.path.name) and entry.status.st_mtime < time.time() - ABANDONED_S:
+        if not visible(entry.name) and entry.status.st_mtime < time.time() - ABANDONED_S:
             shutil.rmtree(entry.path, ignore_errors=True)
 
 
@@ -199,7 +199,7 @@ class Kept:
 def kept(uploads: Path, roots: Roots = None) -> list[Kept]:
     """Return the uploads in the folder of all uploads, newest first. roots: the folders that links may lead to."""
     entries = scan_within(uploads, roots) if stat_within(uploads, roots) else []
-    folders = [entry for entry in entries if entry.is_folder and visible(entry.path.name)]
+    folders = [entry for entry in entries if entry.is_folder and visible(entry.name)]
     return [_describe(entry.path, roots) for entry in sorted(folders, key=lambda entry: -entry.status.st_mtime_ns)]
 
 

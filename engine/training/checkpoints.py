@@ -142,7 +142,7 @@ def prune(folder: Path, keep_last: int, keep: set[str]) -> None:
 
 def _paths(folder: Path, roots: Roots = None) -> list[Path]:
     """Return the paths of all checkpoints that have a file or a manifest, sorted by name."""
-    names = [entry.path.name for entry in scan_within(folder, roots)] if stat_within(folder, roots) else []
+    names = [entry.name for entry in scan_within(folder, roots)] if stat_within(folder, roots) else []
     checkpoints = {name.removesuffix(".json") for name in names if name.endswith((".pt", ".pt.json"))}
     return sorted(folder / name for name in checkpoints if not name.startswith("."))
 

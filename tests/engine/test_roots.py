@@ -4,11 +4,12 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 
 from engine.datasets import DataProblem, Pairs, Unreadable, images, open_pairs, unpack
+from engine.datasets.formats.members import entries_in
 from engine.roots import expand_home, file_within, files_within, open_within, scan_within, stat_within
 from tests.support.data import encoded, write_classes, write_image, write_tar
 
@@ -259,6 +260,13 @@ def test_files_below_a_root_are_read_by_any_path(inside: Path, outside: Path, mo
             assert file.read() == b"a picture of a"
     with pytest.raises(FileNotFoundError):
         open_within(inside / "pairs" / "a.txt", (inside / "pair",))  # the path begins with the same characters
+
+
+def test_large_folders_are_sorted_by_name(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To sort a folder of 600,000 files by path took a minute."""
+    with monkeypatch.context() as patched:
+        patched.setattr(PurePath, "__lt__", lambda *_: pytest.fail("compares paths"))
+        assert [entry.name for entry in entries_in(inside / "pairs")] == ["a.png", "a.txt", "b.png", "b.txt"]
 
 
 def test_no_descriptor_is_left_open(inside: Path, outside: Path) -> None:

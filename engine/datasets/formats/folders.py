@@ -29,7 +29,7 @@ def open_folder(folder: Path, roots: Roots = None) -> Pairs:
     empty: list[str] = []
     left_out: list[str] = []
     for entry in entries_in(folder, roots):
-        name = shown_name(entry.path.name)
+        name = shown_name(entry.name)
         if not entry.is_folder:
             left_out += [name] if _looks_like_image(name) else []
             continue

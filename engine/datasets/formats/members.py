@@ -32,6 +32,7 @@ WEBDATASET_KEY = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")
 """In a tar, the key ends at the first dot of the file's name, and the rest is the type."""
 FILE_KEY = re.compile(r"((?:.*/)?[^./][^/]*)\.([^./]+)")
 """In a folder, the key ends at the last dot."""
+HIDDEN = re.compile(r"(?:^|/)(?:\.|__MACOSX)")
 
 
 class Member(NamedTuple):
@@ -101,19 +102,19 @@ def in_folder(folder: Path, roots: Roots = None) -> list[Member]:
     """Return all visible files below a folder, sorted by name. Errors: DataProblem."""
     start = len(str(folder / "-")) - 1  # of names in paths; relative_to takes 10 µs
     with reading(folder):
-        found = ((str(entry.path), entry.status.st_size) for entry in files_within(folder, roots))
+        found = ((entry.folder + entry.name, entry.status.st_size) for entry in files_within(folder, roots))
         return sorted(Member(path[start:], path, 0, size) for path, size in found if visible(path[start:]))
 
 
 def entries_in(folder: Path, roots: Roots = None) -> list[Entry]:
     """Return the visible files and folders directly in a folder, sorted by name. Errors: DataProblem."""
     with reading(folder):
-        return sorted(entry for entry in scan_within(folder, roots) if visible(entry.path.name))
+        return sorted(entry for entry in scan_within(folder, roots) if visible(entry.name))
 
 
 def visible(name: str) -> bool:
     """Return whether a file is visible: hidden files and files added by macOS are not."""
-    return not any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
+    return not HIDDEN.search(name)
 
 
 def dotted_images(members: Iterable[Member]) -> list[str]:
