@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -323,6 +324,23 @@ def test_karpathy_split_decides_which_pairs_are_held_out(tmp_path: Path) -> None
     assert "validation uses only the pairs of dataset_coco that its own split holds out: 2" in swapped.notes
     with pytest.raises(DataProblem, match="dataset_coco has its own split"):
         open_pairs(f"{path}::digits")
+
+
+def test_reading_karpathys_json_takes_little_more_memory_than_its_captions(tmp_path: Path) -> None:
+    """Most of the file are words of captions, which are not used and would take a gigabyte for COCO."""
+    path = write_karpathy(tmp_path)
+    content = json.loads(path.read_text())
+    for image in content["images"]:
+        image["sentences"][0]["tokens"] = [f"{image['filename']} {number}" for number in range(10_000)]
+    path.write_text(json.dumps(content))
+    open_pairs(str(path))  # without what is allocated once
+    tracemalloc.start()
+    try:
+        assert len(open_pairs(str(path))) == 5
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * path.stat().st_size
 
 
 @pytest.mark.parametrize("case", ["other sources", "validation data", "linked folder", "one"])
