@@ -1,5 +1,6 @@
 """Events that tasks yield, and the rows among them, one type per kind of run."""
 
+from functools import cache
 from typing import Any
 
 from engine.results.base import Artifact, Device, Environment, Event, Machine, Metric, Progress, Row, Status
@@ -22,6 +23,11 @@ def kinds(base: type[Row] = Row) -> dict[str, type[Row]]:
 
 def load(kind: str, payload: dict[str, Any]) -> Row:
     """Return the row of `kind` from its stored payload. Errors: LookupError for an unknown kind; ValidationError."""
+    return _of_kind(kind).model_validate(payload)
+
+
+@cache  # a run may have 100,000 rows
+def _of_kind(kind: str) -> type[Row]:
     if (row := kinds().get(kind)) is None:
         raise LookupError(f"no kind of row is called {kind!r}")
-    return row.model_validate(payload)
+    return row

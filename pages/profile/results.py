@@ -31,6 +31,8 @@ VALUES = (
     *("mparams", "gmacs", "gflops", "macts", "fvcore_gmacs", "fvcore_macts"),
     *("intensity", "inference_peak_mb", "training_peak_mb"),
 )
+# Number of bars that are drawn. A bar takes 0.2 ms and 26 px, and a run may have 100,000 rows.
+MOST_BARS = 500
 SWEEP_METRICS = ("gmacs", "macts", "inference_peak_mb", "training_peak_mb", "traffic_mb", "intensity", "fvcore_gmacs")
 
 
@@ -103,6 +105,9 @@ def _bars(run: Run, frame: pd.DataFrame, source: str) -> None:
     columns = [column for column in BARS if frame[column].notna().any()]
     column = choice("Metric", columns, format_func=title, key=f"bars_{run.id}", bind="query-params")
     alt = f"{title(column)} of each model, split into towers"
+    if (counted := int(frame[column].notna().sum())) > MOST_BARS:
+        st.caption(f"The {MOST_BARS:,} largest of {counted:,} rows. The table and Scatter have all.")
+        frame = frame.nlargest(MOST_BARS, column)
     chart(profile.bars(frame, column, source=source), key=f"bars_chart_{run.id}", alt=alt)
 
 
