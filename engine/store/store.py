@@ -254,8 +254,8 @@ class Store:
         columns = (metrics.c.step, metrics.c.name, metrics.c.value)
         query = select(*columns).where(metrics.c.run_id == run_id).order_by(metrics.c.name, metrics.c.step)
         with self._parsing(run_id, "a metric"), self.database.read() as connection:
-            for row in connection.execute(query.execution_options(yield_per=BATCH)):
-                yield Metric(**row._mapping)
+            for step, name, value in connection.execute(query.execution_options(yield_per=BATCH)):
+                yield Metric(step=step, name=name, value=value)
 
     def artifacts(self, run_id: int) -> list[StoredArtifact]:
         """Return the artifacts of a run, sorted by name."""
