@@ -1,6 +1,6 @@
 """Events that tasks yield, and the rows among them, one type per kind of run."""
 
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from engine.results.base import Artifact, Device, Environment, Event, Machine, Metric, Progress, Row, Status
@@ -26,7 +26,7 @@ def load(kind: str, payload: dict[str, Any]) -> Row:
     return _of_kind(kind).model_validate(payload)
 
 
-@cache  # a run may have 100,000 rows
+@lru_cache(maxsize=16)  # a run may have 100,000 rows
 def _of_kind(kind: str) -> type[Row]:
     if (row := kinds().get(kind)) is None:
         raise LookupError(f"no kind of row is called {kind!r}")
