@@ -14,7 +14,7 @@ from engine.datasets.base import DataProblem
 from engine.datasets.formats import members
 from engine.datasets.formats.folders import TEMPLATES
 from engine.datasets.formats.members import Member, Sample
-from engine.datasets.formats.unpacked import INDEX, copy_of, plain_tar
+from engine.datasets.formats.unpacked import INDEX, copy_of, delete_unused, plain_tar
 from engine.datasets.pairs import Pairs
 from engine.roots import Roots, expand_home, file_within, open_within
 from engine.specs.fields.clip import check_templates
@@ -57,6 +57,7 @@ def open_tars(paths: Sequence[Path], name: str, roots: Roots = None) -> Pairs:
             cut.append(path.name)
         found += shard.samples
         dotted += shard.dotted
+    delete_unused()  # once for all indexes, of which there may be thousands
     pairs = _to_pairs(found, name, paths[0].parent, roots)
     if cut:
         notes.append(f"{plural(len(cut), 'tar')} without an end mark may be cut short: {shortened(cut)}")

@@ -5,6 +5,7 @@ import shutil
 import tarfile
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
@@ -25,7 +26,7 @@ SPARE_BYTES = 1_000_000_000
 CHUNK = 1 << 24
 """Bytes to decompress at a time."""
 UNUSED_S = 30 * 86_400
-"""Delete copies that were not opened for 30 days. A run opens its copies when it starts."""
+"""Keep copies and indexes for 30 days after they were last opened. A run opens them when it starts."""
 
 
 def is_tar(name: str) -> bool:
@@ -53,8 +54,7 @@ def write_tar(files: Iterable[tuple[str, bytes]], copy: IO[bytes]) -> None:
 def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], object], ending: str = PLAIN) -> Path:
     """Return the plain copy of a packed file. `write(file, copy)` makes it, unless a copy of the unchanged file exists.
 
-    Copies are in `unpacked` in the runs folder and may be deleted while no run uses them. Making one deletes those
-    that were not opened for UNUSED_S. Errors: DataProblem.
+    Copies are in `unpacked` in the runs folder and may be deleted while no run uses them. Errors: DataProblem.
     """
     if (status := stat_within(path, roots)) is None:
         raise DataProblem(f"there is no {path}")
@@ -63,9 +63,8 @@ def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], ob
         os.utime(copy)  # the time of its last use
         return copy
     copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for entry in files_within(copy.parent, None):  # also what killed processes had written
-        if entry.status.st_mtime < time.time() - UNUSED_S:
-            entry.path.unlink(missing_ok=True)
+    if ending == PLAIN:  # which needs room
+        delete_unused()
     try:
         with open_within(path, roots) as packed, atomic.temporary(copy) as hidden:
             with hidden.open("wb") as file:
@@ -74,6 +73,14 @@ def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], ob
     except OSError as error:
         raise DataProblem(f"{path} cannot be unpacked, or is damaged: {error}") from error
     return copy
+
+
+def delete_unused() -> None:
+    """Delete the copies and indexes that were not opened for UNUSED_S, and what killed processes have left."""
+    with suppress(OSError):  # there is no folder, or it is read-only
+        for entry in files_within(_folder(), None):
+            if entry.status.st_mtime < time.time() - UNUSED_S:
+                entry.path.unlink(missing_ok=True)
 
 
 def forget_copy(entry: Entry) -> None:

@@ -103,10 +103,14 @@ def test_a_tar_is_read_once_until_it_changes(tmp_path: Path, runs_dir: Path, mon
     shard = write_tar(tmp_path / "x.tar", files)
     first, status = open_pairs(str(shard)), shard.stat()
     (index,) = (runs_dir / "unpacked").iterdir()
+    (unused := index.with_name("unused.json")).touch()
+    os.utime(unused, (0, 0))
     shard.write_bytes(shard.read_bytes().replace(b"one", b"two"))
     os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns))
     again = open_pairs(str(shard))
     assert captions(again) == captions(first) == [("one",)]
+    assert index.exists()
+    assert not unused.exists()
     assert (again.source(0), again.notes, reds(again)) == (first.source(0), first.notes, [1])
     assert len(again.notes) == 2, "a dot in a name, an image without a caption"
     index.write_bytes(b"[")
