@@ -99,12 +99,13 @@ def assemble(
     def placed(image: str) -> str:
         return image if image.startswith("/") else folder + image  # as pathlib does, which takes 10 µs
 
-    # by real path; a set of captions for each image would double the memory of a table with a caption per image
+    # All keys are the real paths of images, except in `several`. Inner dicts are ordered sets; one for each image would
+    # double the memory.
     captions: dict[str, tuple[str, ...]] = {}
-    repeated: dict[str, dict[str, None]] = {}
-    spelled: dict[str, str] = {}
+    repeated: dict[str, dict[str, None]] = {}  # captions of images with several rows
+    spelled: dict[str, str] = {}  # the first spelling of a path, if it is not the real path
     classes: dict[str, str] = {}
-    several: dict[str, dict[str, None]] = {}  # the inner dicts are ordered sets
+    several: dict[str, dict[str, None]] = {}  # classes of images that have more than one
     count = 0
     incomplete: list[str] = []
     for place, image, texts, label in rows:
@@ -132,9 +133,9 @@ def assemble(
     if not captions:
         raise DataProblem(f"{path.name} has no rows")
     if several:
-        found_classes = [f"{image} ({', '.join(labels)})" for image, labels in several.items()]
+        listed = [f"{image} ({', '.join(labels)})" for image, labels in several.items()]
         raise DataProblem(
-            f"{path.name} gives {plural(len(several), 'image')} more than one class: {shortened(found_classes)}"
+            f"{path.name} gives {plural(len(several), 'image')} more than one class: {shortened(listed)}"
         )
     captions |= {real: tuple(texts) for real, texts in repeated.items()}
     names, labels = _labels([*classes.values()])

@@ -54,7 +54,8 @@ def write_tar(files: Iterable[tuple[str, bytes]], copy: IO[bytes]) -> None:
 def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], object], ending: str = PLAIN) -> Path:
     """Return the plain copy of a packed file. `write(file, copy)` makes it, unless a copy of the unchanged file exists.
 
-    Copies are in `unpacked` in the runs folder and may be deleted while no run uses them. Errors: DataProblem.
+    ending: of the copy's name; INDEX for the index of a tar. Copies are in `unpacked` in the runs folder and may be
+    deleted while no run uses them. Errors: DataProblem.
     """
     if (status := stat_within(path, roots)) is None:
         raise DataProblem(f"there is no {path}")
@@ -63,7 +64,7 @@ def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], ob
         os.utime(copy)  # the time of its last use
         return copy
     copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if ending == PLAIN:  # which needs room
+    if ending == PLAIN:  # it needs room
         delete_unused()
     try:
         with open_within(path, roots) as packed, atomic.temporary(copy) as hidden:
