@@ -134,9 +134,7 @@ def assemble(
         raise DataProblem(f"{path.name} has no rows")
     if several:
         listed = [f"{image} ({', '.join(labels)})" for image, labels in several.items()]
-        raise DataProblem(
-            f"{path.name} gives {plural(len(several), 'image')} more than one class: {shortened(listed)}"
-        )
+        raise DataProblem(f"{path.name} gives {plural(len(several), 'image')} more than one class: {shortened(listed)}")
     captions |= {real: tuple(texts) for real, texts in repeated.items()}
     names, labels = _labels([*classes.values()])
     notes = [*notes]
