@@ -31,9 +31,12 @@ def named_config(spec: TrainSpec | EvaluateSpec) -> tuple[str, Config]:
     if library == "config":
         if name not in spec.configs:
             raise Refused(f"no configuration was given for {spec.model!r}")
-        return name, own_config(name, spec.configs[name])
+        config = own_config(name, spec.configs[name])
+        if "multimodal_cfg" in config and not (config.get("custom_text") or config["text_cfg"].get("hf_model_name")):
+            raise Refused(f'configuration {name!r} has a multimodal_cfg, so it also needs "custom_text": true')
+        return name, config
     if name == DIGITS_MODEL:
-        config: Config = json.loads((OWN_CONFIGS / f"{name}.json").read_text())
+        config = json.loads((OWN_CONFIGS / f"{name}.json").read_text())
         return name, config
     name = name.replace("/", "-")  # as open_clip does
     if library not in ("", "open_clip") or name not in open_clip.list_models():

@@ -139,6 +139,10 @@ def test_half_precision_applies_to_matrices_and_not_to_norms(precision: str, wei
             {"model": "config:mine", "configs": {"mine": CONFIGS["vit"] | {"vision_cfg": {**VIT, "layers": [1]}}}},
             "'mine' cannot be built: list index out of range",
         ),
+        (
+            {"model": "config:mine", "configs": {"mine": CONFIGS["coca"] | {"custom_text": False}}},
+            "'mine' has a multimodal_cfg, so it also needs \"custom_text\": true",
+        ),
     ],
 )
 def test_unknown_model_names_are_refused(fields: dict[str, Any], message: str) -> None:
