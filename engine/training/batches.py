@@ -138,7 +138,7 @@ class Batches:
         """Prepare to load batches. pin: load into pinned memory, which is copied to an accelerator faster."""
         self._order = order
         self._loader = DataLoader(
-            Drawn(pairs, transform, tokenize, order.seed),
+            Drawn(pairs.to_load(workers), transform, tokenize, order.seed),
             batch_sampler=order,
             num_workers=workers,
             multiprocessing_context=fork_context(__name__) if workers else None,

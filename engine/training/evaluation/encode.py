@@ -232,7 +232,7 @@ def generative_loss(pairs: Pairs, reader: Reader, event: MakeEvent) -> Generator
 def _load_batches(pairs: Pairs, reader: Reader) -> Iterator[Loaded]:
     """Yield batches of the images that can be read."""
     loader = DataLoader(
-        _Images(pairs, reader.made.preprocess_val),
+        _Images(pairs.to_load(reader.workers), reader.made.preprocess_val),
         batch_size=reader.batch_size,
         num_workers=reader.workers,
         multiprocessing_context=fork_context(__name__) if reader.workers else None,

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import pickletools
 import subprocess
 import sys
 from pathlib import Path
@@ -264,6 +265,15 @@ def test_pairs_can_be_pickled(tmp_path: Path) -> None:
     copy = pickle.loads(pickle.dumps(pairs))
     assert [copy.source(index) for index in range(len(copy))] == [pairs.source(index) for index in range(len(pairs))]
     assert colours(copy)[-1] == colours(pairs)[-1]
+    assert pairs.to_load(0) is pairs
+    loaded = pickle.loads(pickle.dumps(pairs.to_load(2)))
+    assert colours(loaded) == colours(pairs)
+    assert [*loaded.texts] == [*pairs.texts]
+
+
+def test_pickled_pairs_to_load_have_no_objects_for_each_pair() -> None:
+    few, many = (pickle.dumps(open_pairs("synthetic", samples=count).to_load(1)) for count in (10, 1000))
+    assert len([*pickletools.genops(many)]) < len([*pickletools.genops(few)]) + 10
 
 
 def test_summary_counts_pairs_and_names_unreadable_images(tmp_path: Path) -> None:
