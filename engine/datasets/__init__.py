@@ -8,6 +8,7 @@ from engine.datasets.derived import (
     hold_out,
     note_on_shared,
     readable,
+    sample,
     split,
     weights,
     with_classes_split,

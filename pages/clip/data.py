@@ -24,6 +24,7 @@ from engine.datasets import (
     hold_out,
     open_pairs,
     readable,
+    sample,
     summarise,
     with_classes_split,
 )
@@ -161,10 +162,20 @@ def stamp(data: str) -> int:
 
 @st.cache_resource(max_entries=4, show_spinner="Reading the data")
 def pairs(arguments: Mapping[str, Any]) -> Pairs:
-    """Open the data, cached until they change. arguments: from `source`. Errors: DataProblem."""
-    options = dict(arguments)
-    separator, _ = options.pop("class_separator"), options.pop("modified_ns")
-    return with_classes_split(open_pairs(**options, roots=backend.settings().roots), separator)
+    """Return the pairs of the data, cached until they change. arguments: from `source`. Errors: DataProblem."""
+    samples, separator = arguments["samples"], arguments["class_separator"]
+    embedded = set(EMBEDDED).intersection(split_sources(arguments["data"]))
+    # Files are opened once for all numbers of samples and seeds; synthetic images are made with them.
+    found = _open({**arguments, "class_separator": ""} | ({} if embedded else {"samples": None, "seed": 0}))
+    if samples and samples < len(found):
+        found = sample(found, samples, arguments["seed"])
+    return with_classes_split(found, separator)
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _open(arguments: Mapping[str, Any]) -> Pairs:
+    options = {name: value for name, value in arguments.items() if name not in ("class_separator", "modified_ns")}
+    return open_pairs(**options, roots=backend.settings().roots)
 
 
 @st.cache_data(max_entries=16, show_spinner="Reading the data")

@@ -14,7 +14,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from engine.cli import clip
-from engine.datasets import note_on_repeats, unpack
+from engine.datasets import Pairs, note_on_repeats, open_pairs, unpack, with_classes_split
 from engine.results import Metric, Progress
 from engine.results.answers import Prospect
 from engine.settings import Settings
@@ -25,6 +25,7 @@ from engine.specs.train import TrainSpec
 from engine.store import State, Store
 from engine.store.copies import mirror
 from engine.store.files import RunFiles
+from pages.clip import data as clip_data
 from pages.clip import uploads
 from pages.clip.curves import FOLDED
 from pages.shared import rerun
@@ -43,7 +44,7 @@ from tests.support.clip import (
     write_images,
 )
 from tests.support.command import parsed
-from tests.support.data import encoded
+from tests.support.data import encoded, write_classes
 from tests.support.page import Answering, charts, followed, further, open_page, texts, ticked, unfold, verbatim
 from tests.support.training import TINY
 
@@ -730,6 +731,27 @@ def test_zero_shot_data_use_a_common_class_column_or_ask_for_it(data_root: Path,
     assert "type its name in Class column, or leave Zero-shot data empty" in message
     app = open_page(PAGE, train_zeroshot_data=str(data_root / "label.csv"), train_samples="20")
     assert "Zero-shot accuracy on 24 images of 2 classes is measured during training." in plain_text(app)
+
+
+@pytest.mark.parametrize("source", ["digits", "synthetic", "{root}", "digits::{root}"])
+def test_page_draws_the_samples_that_runs_use_and_opens_files_once(
+    source: str, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+
+    def counting_open(data: str, **options: Any) -> Pairs:
+        opened.append(data)
+        return open_pairs(data, **options)
+
+    monkeypatch.setattr(clip_data, "open_pairs", counting_open)
+    name = source.format(root=write_classes(data_root / "classes", {"cat;tabby": 20, "dog": 10}))
+    for samples, seed in ((None, 0), (7, 0), (7, 1), (12, 1)):
+        values = {"data": name, "samples": samples, "seed": seed, "csv_class_separator": ";"}
+        pairs = clip_data.pairs(clip_data.source(values))
+        expected = with_classes_split(open_pairs(name, samples=samples, seed=seed, roots=(data_root,)), ";")
+        assert [*map(pairs.source, range(len(pairs)))] == [*map(expected.source, range(len(expected)))]
+        assert [*map(pairs.captions, range(len(pairs)))] == [*map(expected.captions, range(len(expected)))]
+    assert source != "{root}" or len(opened) == 1
 
 
 def test_presets_set_further_settings(store: Store) -> None:
