@@ -61,9 +61,6 @@ PIECE_BYTES, AT_ONCE = 1_000_000, 5_000
 BAD_NAMES = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL)
 """Errors of the file system that are caused by names of files in a bundle, not by the disk."""
 
-OF_RUN = ("kind", "name", "state", "cause", "error", "done", "total", "note", "notes", "tags")
-"""The fields that `run.json` copies from a run unchanged."""
-
 
 def export_bundle(
     store: Store, settings: Settings, run_id: int, on_left_out: Callable[[str], object] = lambda sentence: None
@@ -76,12 +73,8 @@ def export_bundle(
     run = store.run(run_id)
     if not run.state.ended:
         raise Refused(f"run {run_id} is {run.state}: a bundle is made of a run that has ended")
-    record = RunRecord(
-        **{name: getattr(run, name) for name in OF_RUN},
-        spec=run.spec.model_dump(mode="json"),
-        **_moments(run),
-        environment=run.environment,
-    )
+    fields = {name: getattr(run, name) for name in RunRecord.model_fields}
+    record = RunRecord(**fields | {"spec": run.spec.model_dump(mode="json")} | _moments(run))
     files = RunFiles(settings.runs_dir, run_id)
     artifacts = store.artifacts(run_id)
     chosen, left_out = bundle_files.choose(settings, run, artifacts)

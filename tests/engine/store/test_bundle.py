@@ -1,5 +1,6 @@
 """Export and import of a run as a zip file: an imported run equals the original, and invalid files are refused."""
 
+import dataclasses
 import json
 import os
 import re
@@ -23,7 +24,7 @@ from engine.jobs.executors.local import Executor
 from engine.results import Environment, Metric, ProfileRow, Progress
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused
-from engine.store import Attempt, Cause, Exit, Filter, State, Store, StoredArtifact, attempts, open_store, queue
+from engine.store import Attempt, Cause, Exit, Filter, Run, State, Store, StoredArtifact, attempts, open_store, queue
 from engine.store.bundles import bundle, format
 from engine.store.bundles import files as bundle_files
 from engine.store.database import Unavailable
@@ -109,6 +110,16 @@ def test_import_gives_an_equal_run_with_a_new_id(
         "a second export gives the same file"
     )
     other_store.close()
+
+
+def test_bundle_has_every_field_of_a_run() -> None:
+    own = {"id", "owner", "cancel_requested", "attempt", "revision"}  # of the store that has the run
+    derived = {"results", "earlier_s"}  # from rows and attempts
+    active = {"estimated_s_left", "progressed_at"}  # only of runs that have not ended
+    missing = (
+        {field.name for field in dataclasses.fields(Run)} - {*format.RunRecord.model_fields} - own - derived - active
+    )
+    assert not missing, "add these to RunRecord in engine/store/bundles/format.py, or to the fields above"
 
 
 def test_tags_and_notes_are_in_the_bundle_only_if_there_are_any(
