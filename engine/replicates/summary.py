@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.measure.contention import MOST_NAMES, shares_text, why_contended
 from engine.replicates.messages import Measured, TimedSpec
-from engine.results import Artifact, Contention, TimedRow
+from engine.results import Artifact, Contention, Flag, TimedRow
 from engine.statistics import NEEDED, UNSTABLE, drifting, percentile, ratio, spread
 from engine.words import plural
 
@@ -94,10 +94,10 @@ def deviation(samples: Sequence[float]) -> float | None:
     return float(np.std(samples, ddof=1)) if len(samples) > 1 else None
 
 
-def flags(measured: Sequence[Measured], *, below_floor: bool) -> tuple[str, ...]:
+def flags(measured: Sequence[Measured], *, below_floor: bool) -> tuple[Flag, ...]:
     """Return the flags of a value. below_floor: less was requested than a result to quote needs."""
     medians = process_medians(measured)
-    found = {
+    found: dict[Flag, bool] = {
         "single_process": len(measured) == 1,
         "unstable": (spread(medians) or 0) > UNSTABLE,
         "contended": any(

@@ -17,7 +17,10 @@ FLAGS: dict[Flag, str] = {
 """The meaning of each flag, as shown to users."""
 
 SPOILING: tuple[Flag, ...] = ("unstable", "contended", "drifting", "throttled")
-"""Flags of values that may be wrong. The other flags say that less was measured than a quotable result needs."""
+"""Flags of values that may be wrong. The other flags say that less was measured than a quotable result needs.
+
+Each is one word, because tables are searched for them, and some of these show a flag's underscores as blanks.
+"""
 
 Verdict = Literal[
     "faster",

@@ -4,7 +4,7 @@ import csv
 import dataclasses
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,9 +14,10 @@ from engine.replicates import summary
 from engine.replicates.benchmark import rows
 from engine.replicates.benchmark.rows import Outcome
 from engine.replicates.messages import Measured
-from engine.results import BenchmarkRow, Contention, RecurrentRow, TimedRow, load
+from engine.replicates.recurrent import rows as recurrent_rows
+from engine.results import BenchmarkRow, Contention, Flag, RecurrentRow, TimedRow, load
 from engine.settings import ROOT
-from engine.specs import BenchmarkSpec
+from engine.specs import BenchmarkSpec, RecurrentSpec
 from engine.specs.benchmark import CONDITIONS
 
 COMMON = {"library": "timm", "model": "toy", "device": "cpu", "batch_size_requested": "2"}
@@ -107,6 +108,13 @@ def test_row_has_the_flags_of_all_processes() -> None:
     assert "contended" in alone.flags, "another process on the GPU is contention, whatever the CPUs do"
 
 
+def test_every_flag_is_raised() -> None:
+    disturbed = measured("eager", *[1.0] * 6, *[1.1] * 3, foreign=("a process",), throttled="the GPU")
+    calm, slow = measured("eager", *[1.0] * 9), measured("eager", *[2.0] * 9)
+    raised = {*summary.flags([disturbed], below_floor=True), *summary.flags([calm, slow], below_floor=False)}
+    assert raised == {*get_args(Flag)}, "`flags` in engine/replicates/summary.py raises flags; show it here"
+
+
 def test_row_is_contended_without_a_cpu_share() -> None:
     busy = Contention(cpu_share=None, neighbour_share=0.2, switches_per_s=1)
     found = row(*[measured("eager", 1.0, contention=busy)] * 3)
@@ -186,6 +194,26 @@ def test_rows_that_differ_in_a_setting_are_not_comparable(kind: type[TimedRow], 
         kind.model_construct(**dict.fromkeys(SETTINGS[kind].split(), 1) | {name: value}) for value in (1, 2)
     )
     assert second.differences(first) == (name,)
+
+
+@pytest.mark.parametrize(("spec", "kind"), [(BenchmarkSpec, BenchmarkRow), (RecurrentSpec, RecurrentRow)])
+def test_rows_that_differ_in_what_changes_their_meaning_are_not_comparable(
+    spec: type[BenchmarkSpec | RecurrentSpec], kind: type[TimedRow]
+) -> None:
+    of_some_rows = {*recurrent_rows.TORCHSCRIPT, "purpose", "cosine", "tolerance"}  # of scripted runners; of checks
+    missing = {*spec.meaning} - {*kind.comparable} - of_some_rows
+    assert not missing, f"add these to the fields of {kind.__name__} and to its `comparable`"
+
+
+def test_row_of_a_recurrent_layer_has_the_requested_sizes() -> None:
+    """`threads` and `device` are the used ones, and `image_size` is for ResNets."""
+    names = {*RecurrentRow.comparable} & {*RecurrentSpec.model_fields} - {"threads", "device", "image_size"}
+    values = {name: 9 - place for place, name in enumerate(("hidden_size", "input_size", "mini_batch", "proj_size"))}
+    values |= {"seq_length": 4, "num_layers": 3, "bidirectional": True, "batch_first": True, "precision": "bfloat16"}
+    assert names == values.keys(), "give a new field a value other than its default here"
+    (found,) = recurrent_rows.rows(RecurrentSpec(runners=("aten",), **values), {"device": "cpu"}, [])
+    differing = {name for name in names if getattr(found, name) != values[name]}
+    assert not differing, "add these to SHAPE in engine/replicates/recurrent/rows.py"
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,10 @@ def test_every_flag_and_verdict_has_a_description() -> None:
     from typing import get_args
 
     from engine.results import FLAGS, VERDICTS, Flag, Verdict
+    from engine.results.flags import SPOILING
 
     assert set(FLAGS) == set(get_args(Flag))
+    assert not [flag for flag in SPOILING if "_" in flag], "`spoiled` in report/catalog/choose.py would not find these"
     assert set(VERDICTS) == set(speed.VERDICTS) == set(get_args(Verdict))
 
 
