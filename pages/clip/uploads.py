@@ -12,7 +12,7 @@ import streamlit as st
 
 from engine.datasets import DataProblem, unpack
 from engine.datasets.kinds import recognise
-from engine.datasets.uploads import Kept, forget, kept
+from engine.datasets.uploads import FORMATS, Kept, forget, kept
 from engine.jobs import named_files
 from engine.specs import Refused
 from engine.specs.fields.clip import EMBEDDED, DataKind, short_name
@@ -64,7 +64,7 @@ def draw(prefix: str) -> None:
         return
     st.file_uploader(
         "Or upload data (.csv, .parquet, .json, .zip, .tar)",
-        type=["csv", "tsv", "parquet", "json", "zip", "tar", "tgz", "gz"],
+        type=[ending.rpartition(".")[2] for ending in FORMATS],  # a browser knows .gz, not .tar.gz
         key=key,
         help="Upload a table, or a zip or tar of class folders, of images with a .txt each, or of images with a CSV, a "
         "Parquet or a .json of captions (COCO or Karpathy).",

@@ -150,7 +150,8 @@ def test_readme_lists_every_page() -> None:
     entries = re.findall(r'entry\("\w+", (?:KINDS\["(\w+)"\]\.title|"(\w+)")', frame)
     titles = [KINDS[kind].title if kind else title for kind, title in entries]
     table = (ROOT / "README.md").read_text().partition("## Pages")[2].partition("\n## ")[0]
-    assert sorted(re.findall(r"^\| \*\*(.+?)\*\*", table, re.MULTILINE)) == sorted(titles)
+    listed = re.findall(r"^\| \*\*(.+?)\*\*", table, re.MULTILINE)
+    assert sorted(listed) == sorted(titles), "the table below `## Pages` has a line for each entry of pages/frame.py"
 
 
 def test_percentages_are_written_with_a_space() -> None:

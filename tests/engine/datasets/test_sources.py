@@ -5,7 +5,7 @@ import os
 import re
 import tracemalloc
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ from engine.datasets import DataProblem, Pairs, columns_of, formats, open_pairs,
 from engine.datasets.derived import sample
 from engine.datasets.formats import unpacked
 from engine.datasets.uploads import Kept, forget
+from engine.specs.fields.clip import DataKind
 from engine.training import setup
 from tests.support.data import encoded, write_image, write_tar
 from tests.support.training import tiny
@@ -135,6 +136,14 @@ def test_damaged_and_unknown_tars_are_refused(tmp_path: Path, runs_dir: Path) ->
     (tmp_path / "a.tar.xz").write_bytes(b"x")
     with pytest.raises(DataProblem, match=r"does not end in \.csv, \.tsv, \.parquet, \.tar, \.tar\.gz"):
         open_pairs(str(tmp_path / "a.tar.xz"))
+
+
+@pytest.mark.parametrize("kind", get_args(DataKind))
+def test_file_of_another_format_is_refused(tmp_path: Path, kind: DataKind) -> None:
+    """A format without a function that opens it ends in another error: `openers` in engine/datasets/opening.py."""
+    (tmp_path / "a.bin").write_bytes(b"no data")
+    with pytest.raises(DataProblem):
+        open_pairs(str(tmp_path / "a.bin"), kind)
 
 
 @pytest.mark.parametrize("kind", ["paths", "contents", "hugging face"])
