@@ -47,7 +47,7 @@ COLUMNS = (
     *("model", "checkpoint", "data", "task", "status", "acc1", "acc5", "mean_per_class_recall"),
     "mean_average_precision",
 )
-"""First columns of the table of several models or data sets. Recalls, images and errors follow."""
+"""First columns of the table of several models or data sets. Recalls, ranks, loss, images and errors follow."""
 DEFAULT_SHOWN, MOST_SHOWN = 24, 96
 """Number of images shown by default, and its maximum, because each image is read from the data."""
 KINDS = ("Mistakes", "Right", "All")
@@ -89,7 +89,7 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
 def _choose(run: Run, rows: Sequence[EvaluateRow]) -> tuple[Run, list[EvaluateRow]]:
     """Draw a table of all models and data sets. Return the run with only the chosen model and data, and its rows."""
     table = frames.evaluate(rows)
-    names = dict.fromkeys((*COLUMNS, *filter(is_share, table.columns), "images", "error"))
+    names = dict.fromkeys((*COLUMNS, *filter(is_share, table.columns), *NUMBERS, "images", "error"))
     filled = [name for name in names if table[name].replace("", None).notna().any()]
     results_table(table[filled], key=f"parts_{run.id}", alt="Results of all models")
     parts = list(dict.fromkeys(row.part for row in rows))

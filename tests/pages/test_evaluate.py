@@ -284,14 +284,17 @@ def test_several_models_and_data_sets_share_one_table(store: Store, settings: Se
     other_row = evaluate_row(
         "zeroshot", checkpoint="b.pt", acc1=0.5, recalls={"image_to_text_r3": 0.25}, text_to_image_r5=0.5
     )
-    record(store, run_id, [evaluate_row("zeroshot"), evaluate_row("zeroshot", **failed_fields), other_row])
+    searched = evaluate_row("retrieval", checkpoint="b.pt")
+    record(store, run_id, [evaluate_row("zeroshot"), evaluate_row("zeroshot", **failed_fields), other_row, searched])
     app = open_page(PAGE, run=str(run_id))
     assert not app.exception
     table = next(frame.value for frame in app.dataframe if "checkpoint" in frame.value)
-    assert list(table["data"]) == ["digits", "synthetic", "digits"]
-    assert list(table["error"]) == ["", "no labels", ""]
+    assert list(table["data"]) == ["digits", "synthetic", "digits", "digits"]
+    assert list(table["error"]) == ["", "no labels", "", ""]
     assert table["image_to_text_r3"].to_list()[2] == 25, "in per cent"
     assert table["text_to_image_r5"].to_list()[2] == 50
+    assert table[["image_to_text_mean_rank", "clip_val_loss"]].to_numpy()[3].tolist() == [1.5, 2.5]
+    assert "image_to_text_median_rank" not in table, "no row has a value"
     assert [metric.value for metric in app.metric if metric.label == "Top-1"] == ["93.4 %"]
     app.selectbox(key=f"part_{run_id}").set_value(("digits-clip", "b.pt", "digits")).run()
     assert not app.exception
