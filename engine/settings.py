@@ -73,8 +73,11 @@ class Settings(BaseSettings):
     @field_validator("catalog_dir", "runs_dir", mode="before")
     @classmethod
     def _fill_folder(cls, folder: str | Path, info: ValidationInfo) -> Any:
-        """Return the default for an empty folder, which would otherwise be the current one. Expand `~`."""
-        return expand_home(str(folder or cls.model_fields[info.field_name or ""].default))
+        """Return an absolute path, because processes of a run have other current folders. Expand `~`.
+
+        An empty folder means the default; it would otherwise be the current one.
+        """
+        return expand_home(str(folder or cls.model_fields[info.field_name or ""].default)).absolute()
 
     @field_validator("artifacts_url")
     @classmethod

@@ -89,7 +89,17 @@ def test_folders_of_settings_expand_the_home_folder(monkeypatch: pytest.MonkeyPa
     unknown_home = Path("~no-such-user-here/x")
     monkeypatch.setenv("VITALS_RUNS_DIR", str(unknown_home))
     monkeypatch.setenv("VITALS_DATA_ROOTS", str(unknown_home))
-    assert (Settings().runs_dir, Settings().roots[0]) == (unknown_home, unknown_home.resolve())
+    assert (Settings().runs_dir, Settings().roots[0]) == (unknown_home.absolute(), unknown_home.resolve())
+
+
+def test_relative_folders_stay_where_they_are_when_the_current_folder_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VITALS_RUNS_DIR", "runs of today")
+    settings = Settings()
+    monkeypatch.chdir(tmp_path.parent)
+    assert settings.runs_dir.absolute() == tmp_path / "runs of today"
 
 
 def test_user_without_a_home_folder_has_no_default_data_root(monkeypatch: pytest.MonkeyPatch) -> None:
