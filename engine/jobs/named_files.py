@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from engine.jobs import checkpoints
 from engine.roots import expand_home, stat_within
@@ -20,8 +21,11 @@ RUNS_PER_QUERY = 500
 """Run numbers in one query, because SQLite allows 1,000 conditions."""
 RUN_FOLDER = re.compile(r"[1-9]\d{0,17}", re.ASCII)
 WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
-DATA_FIELDS = ("data", "val_data", "zeroshot_data", "probe_data", "more_data")
+HELD_OUT = "held_out_data"
+"""The field that names some of the data of other fields again."""
+DATA_FIELDS = ("data", "val_data", "zeroshot_data", "probe_data", "more_data", HELD_OUT)
 """Fields of specs that name data sets."""
+PATH_FIELDS = (*DATA_FIELDS, "pretrained", "checkpoint", "distill_pretrained", "resume", "more_models")
 
 
 def fetch_files(store: Store, settings: Settings, spec: Spec) -> None:
@@ -105,20 +109,41 @@ def check_again(store: Store, settings: Settings, run: Run) -> None:
 
 def named_paths(spec: Spec) -> Iterator[tuple[str, str]]:
     """Yield the paths that a spec names, each with its field."""
-    for name in (*DATA_FIELDS, "pretrained", "checkpoint", "distill_pretrained", "resume"):
-        value = getattr(spec, name, "")
+    for name in PATH_FIELDS:
+        value = getattr(spec, name, "") if name != HELD_OUT else ""
         for item in [value] if isinstance(value, str) else value:
             yield from ((name, path) for path in _paths(name, item))
-    for line in getattr(spec, "more_models", ()):
-        yield from (("more_models", path) for path in _paths("more_models", split_subject(line)[1]))
+
+
+def from_any_folder(spec: Spec) -> Spec:
+    """Return a spec with absolute paths, because the process that runs it may have another current folder."""
+    values = {name: getattr(spec, name) for name in PATH_FIELDS if hasattr(spec, name)}
+    located = {
+        name: _located(name, value) if isinstance(value, str) else tuple(_located(name, item) for item in value)
+        for name, value in values.items()
+    }
+    return spec.model_copy(update=located)
+
+
+def _located(name: str, value: str) -> str:
+    """Return a value of the field `name` with absolute paths. A path that begins with `~` stays."""
+    if name in DATA_FIELDS:
+        return "::".join(part if part in EMBEDDED else _absolute(part) for part in split_sources(value))
+    model, comma, checkpoint = value.partition(",") if name == "more_models" else ("", "", value)
+    return model + comma + (_absolute(checkpoint.strip()) if _paths(name, value) else checkpoint)
+
+
+def _absolute(path: str) -> str:
+    return path if expand_home(path).is_absolute() else str(Path(path).absolute())
 
 
 def _paths(name: str, value: str) -> list[str]:
     """Return the paths in a value of the field `name`."""
     if name in DATA_FIELDS:
         return [part for part in split_sources(value) if part not in EMBEDDED]
-    is_path = name == "resume" or os.sep in value or "/" in value or value.endswith(WEIGHTS)
-    return [value] if value and is_path else []
+    path = split_subject(value)[1] if name == "more_models" else value
+    is_path = name == "resume" or os.sep in path or "/" in path or path.endswith(WEIGHTS)
+    return [path] if path and is_path else []
 
 
 def is_readable(settings: Settings, text: str) -> bool:

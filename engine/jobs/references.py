@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.jobs import checkpoints
-from engine.jobs.named_files import check_paths, fetch_files, is_readable
+from engine.jobs.named_files import check_paths, fetch_files, from_any_folder, is_readable
 from engine.results.checkpoints import read_manifest
 from engine.roots import expand_home
 from engine.settings import Settings
@@ -20,12 +20,13 @@ from engine.store.files import RunFiles
 
 
 def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
-    """Return the request with all references replaced by definite values.
+    """Return the request with all references replaced by definite values, and with absolute paths.
 
     Run N, also as a teacher, means its best checkpoint. If one of the models was trained on the data, all models are
     evaluated on the pairs that its training held out. The precision `auto` of a training becomes the default of its
     device. Errors: LookupError when there is no such run; Refused when it cannot be evaluated.
     """
+    spec = from_any_folder(spec)
     fetch_files(store, settings, spec)
     for model_field, weights_field in (("distill_model", "distill_pretrained"), ("model", "pretrained")):
         if isinstance(spec, TrainSpec) and (weights := getattr(spec, weights_field)).isdecimal():

@@ -312,6 +312,20 @@ def test_files_in_every_field_are_checked(settings: Settings) -> None:
         named_files.check_paths(settings, EvaluateSpec(checkpoint=str(deleted)))
 
 
+def test_submitted_requests_name_their_files_from_any_folder(
+    store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    training = references.resolve(store, settings, TrainSpec(data="digits::a b/{00..07}.tar", pretrained="w.pt"))
+    assert isinstance(training, TrainSpec)
+    assert training.data == f"digits::{tmp_path}/a b/{{00..07}}.tar"
+    assert training.pretrained == f"{tmp_path}/w.pt"
+    fields = {"data": "~/x.csv", "more_data": ("y.csv", "digits"), "more_models": ("ViT-B-32,z.pt", "RN50,openai")}
+    evaluation = evaluate(store, settings, **fields)
+    assert (evaluation.data, evaluation.more_data) == ("~/x.csv", (f"{tmp_path}/y.csv", "digits"))
+    assert evaluation.more_models == (f"ViT-B-32,{tmp_path}/z.pt", "RN50,openai")
+
+
 def test_run_id_means_its_best_checkpoint_in_train_and_evaluate(store: Store, settings: Settings) -> None:
     run_id = store_training(store, settings, seed=3)
     best = str(RunFiles(settings.runs_dir, run_id).dir / "checkpoints" / "best.pt")
