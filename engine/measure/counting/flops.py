@@ -87,9 +87,11 @@ class Count:
 def count(model: torch.nn.Module, inputs: tuple[Any, ...], run: Callable[[], object] | None = None) -> Count:
     """Count one forward pass. The caller decides whether gradients are on.
 
-    run: called instead of model(*inputs). Errors: RuntimeError in inference mode, which hides every operator; any error
-    that the model raises.
+    run: called instead of model(*inputs). Errors: TypeError for a tensor in place of a tuple, which would be unpacked
+    into its rows; RuntimeError in inference mode, which hides every operator; any error that the model raises.
     """
+    if isinstance(inputs, torch.Tensor):
+        raise TypeError("inputs must be a tuple of the model's arguments: write (images,) for one tensor")
     if torch.is_inference_mode_enabled():
         raise RuntimeError("counting needs no_grad or gradients: inference mode hides operators from the counter")
     held = [*state(model), *(tensor for tensor in inputs if isinstance(tensor, torch.Tensor))]

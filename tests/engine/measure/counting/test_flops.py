@@ -538,6 +538,11 @@ def test_inference_mode_is_refused() -> None:
         count(nn.Linear(E, E), (torch.ones(E),))
 
 
+def test_inputs_that_are_no_tuple_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"write \(images,\)"):
+        count(nn.Linear(E, E), torch.ones(1, E))  # type: ignore[arg-type]  # else its only row would be the argument
+
+
 def test_count_restores_torch_even_if_a_model_fails() -> None:
     attention, lstm = F.scaled_dot_product_attention, torch._VF.lstm
     torch.backends.mha.set_fastpath_enabled(True)
