@@ -90,7 +90,7 @@ def count(model: torch.nn.Module, inputs: tuple[Any, ...], run: Callable[[], obj
     run: called instead of model(*inputs). Errors: TypeError for a tensor in place of a tuple, which would be unpacked
     into its rows; RuntimeError in inference mode, which hides every operator; any error that the model raises.
     """
-    if isinstance(inputs, torch.Tensor):
+    if not isinstance(inputs, tuple | list):
         raise TypeError("inputs must be a tuple of the model's arguments: write (images,) for one tensor")
     if torch.is_inference_mode_enabled():
         raise RuntimeError("counting needs no_grad or gradients: inference mode hides operators from the counter")
