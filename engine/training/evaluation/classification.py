@@ -15,6 +15,8 @@ from engine.specs.evaluate import STRENGTHS
 from engine.words import shortened
 
 TOP = 5
+MOST_AT_ONCE = 2**24
+"""Compute at most this many similarities of images and classes at once. In float32, they take 67 MB."""
 MOST_CONFUSED = 5000
 """Keep no confusion matrix of more classes: with 21,841 classes it takes 3.8 GB, and its file cannot be drawn."""
 Array = NDArray[np.float64]
@@ -46,10 +48,14 @@ def judged(probabilities: Tensor, labels: Tensor) -> Classification:
 
     labels are not empty. Errors: Refused if a label is not the index of a class.
     """
-    count = probabilities.shape[1]
-    labels = labels.to(probabilities.device)
+    likeliest = probabilities.topk(min(TOP, probabilities.shape[1]), dim=1)
+    return _judged(likeliest.indices, likeliest.values[:, 0], labels, probabilities.shape[1])
+
+
+def _judged(likeliest: Tensor, confidence: Tensor, labels: Tensor, count: int) -> Classification:
+    """Judge the most likely classes (N, TOP or fewer), the first with this confidence (N,). count: of classes."""
+    labels = labels.to(likeliest.device)
     _check_labels(labels, count)
-    likeliest = probabilities.topk(min(TOP, count), dim=1).indices
     hits = likeliest == labels[:, None]
     predictions = likeliest[:, 0]
     of_class = torch.bincount(labels, minlength=count)
@@ -65,7 +71,7 @@ def judged(probabilities: Tensor, labels: Tensor) -> Classification:
         classes=count,
         confusion=confusion,
         predictions=predictions.cpu().numpy(),
-        confidence=probabilities.gather(1, likeliest[:, :1])[:, 0].float().cpu().numpy(),
+        confidence=confidence.float().cpu().numpy(),
     )
 
 
@@ -94,9 +100,15 @@ def results(image_features: Tensor, labels: Tensor, classifier: Tensor) -> Class
     image_features: (N, D), normalised. labels: (N,) int64. classifier: (D, C), the directions of the classes times the
     model's logit scale, which changes confidences, not predictions. Errors: those of `judged`.
     """
-    logits = image_features.float() @ classifier.to(image_features.device).float()
-    # in float32 all unlikely classes would be 0, and the choice of the first five among them would be arbitrary
-    return judged(torch.softmax(logits.double(), dim=1), labels)
+    classifier, count = classifier.to(image_features.device).float(), classifier.shape[1]
+    likeliest, confidence = [], []
+    for features in torch.split(image_features.float(), max(1, MOST_AT_ONCE // count)):
+        logits = features @ classifier
+        # of logits, because in float32 the probabilities of all unlikely classes would be 0, and their order arbitrary
+        best = logits.topk(min(TOP, count), dim=1)
+        likeliest.append(best.indices)
+        confidence.append(torch.softmax(logits, dim=1).amax(dim=1))
+    return _judged(torch.cat(likeliest), torch.cat(confidence), labels, count)
 
 
 CHOOSING = 0.2

@@ -105,6 +105,20 @@ def test_metrics_equal_those_of_scikit_learn() -> None:
     assert found.confidence == pytest.approx(logits.softmax(dim=1).max(dim=1).values.numpy())
 
 
+def test_similarities_to_many_classes_are_computed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(4)
+    images, labels, weights = torch.randn(50, 4), torch.randint(30, (50,)), torch.randn(4, 30)
+    whole = classification.results(images, labels, weights)
+    monkeypatch.setattr(classification, "MOST_AT_ONCE", 200)
+    rows: list[int] = []
+    softmax = torch.softmax
+    monkeypatch.setattr(torch, "softmax", lambda logits, dim: rows.append(len(logits)) or softmax(logits, dim))
+    parts = classification.results(images, labels, weights)
+    assert rows == [6] * 8 + [2]
+    assert (parts.acc1, parts.acc5, parts.predictions.tolist()) == (whole.acc1, whole.acc5, whole.predictions.tolist())
+    assert parts.confidence == pytest.approx(whole.confidence)
+
+
 @pytest.mark.parametrize("second", range(1, 10))
 def test_unlikely_classes_are_ordered_by_their_cosines(second: int) -> None:
     cosines = torch.full((1, 10), -0.45)
