@@ -182,6 +182,16 @@ def test_probe_accuracy_equals_scikit_learn_at_one_of_the_strengths() -> None:
     assert classification.probe(features[known], labels[known], features[held], labels[held], seed=0).acc1 == found.acc1
 
 
+def test_probe_of_many_classes_is_trained() -> None:
+    """As with CLIP, the features of all classes are similar. scikit-learn's own tolerance would end the fit at once."""
+    torch.manual_seed(6)
+    labels = torch.arange(500).repeat(3)
+    of_class = functional.normalize(torch.randn(500, 32), dim=1)
+    features = functional.normalize(torch.eye(32)[0] + 0.05 * of_class[labels], dim=1)
+    found = classification.probe(features, labels, features, labels, 0, strengths=(1e5,))
+    assert found.acc1 == 1
+
+
 def test_probe_predicts_only_classes_of_its_training_data() -> None:
     torch.manual_seed(2)
     labels = torch.tensor([0, 2] * 10)
