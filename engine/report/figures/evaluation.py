@@ -32,17 +32,22 @@ def read_confusion(path: Path, roots: Roots = None) -> pd.DataFrame:
 
     roots: folders below which the file must lie. Errors: OSError; ValueError when the file is no confusion matrix.
     """
+    problem, rows = f"{path.name} is no confusion matrix", list[NDArray[np.int64]]()
     with TextIOWrapper(open_within(path, roots), newline="", encoding="utf-8") as file:
+        lines = csv.reader(file)
         try:
-            head, *lines = list(csv.reader(file)) or [[]]
+            names = next(lines, [])[1:]
+            for line in lines:  # one by one: the text of all lines takes several times the memory of the numbers
+                if line[:1] != names[len(rows) : len(rows) + 1]:
+                    break
+                if len(line) != len(names) + 1:
+                    raise ValueError(f"{problem}: its lines are not equally long")
+                rows.append(np.fromiter(map(int, line[1:]), np.int64, len(names)))
         except csv.Error as error:  # a quote that is never closed
-            raise ValueError(f"{path.name} is no confusion matrix: {error}") from error
-    if len(head) < 2 or [line[0] for line in lines if line] != head[1:]:
-        raise ValueError(f"{path.name} is no confusion matrix: its rows and columns are not the same classes")
-    if any(len(line) != len(head) for line in lines):
-        raise ValueError(f"{path.name} is no confusion matrix: its lines are not equally long")
-    counts = np.array([[int(cell) for cell in line[1:]] for line in lines], dtype=np.int64)
-    return pd.DataFrame(counts, index=head[1:], columns=head[1:])
+            raise ValueError(f"{problem}: {error}") from error
+    if not names or len(rows) != len(names):
+        raise ValueError(f"{problem}: its rows and columns are not the same classes")
+    return pd.DataFrame(np.array(rows), index=names, columns=names)
 
 
 def read_predictions(path: Path, roots: Roots = None) -> pd.DataFrame:
@@ -123,13 +128,13 @@ def _most_mistaken(counts: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.
 def mistakes(counts: pd.DataFrame, most: int = 10) -> pd.DataFrame:
     """Return the most frequent mistakes: true, predicted, count, share of the true. counts: from read_confusion."""
     values = counts.to_numpy()
-    wrong = values.copy()
-    np.fill_diagonal(wrong, 0)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:most]
-    order = order[wrong.ravel()[order] > 0]
-    rows, columns = np.unravel_index(order, wrong.shape)
-    found = {"true": counts.index[rows], "predicted": counts.columns[columns], "count": wrong[rows, columns]}
-    return pd.DataFrame({**found, "share": wrong[rows, columns] / values.sum(axis=1)[rows]})
+    rows, columns = np.unravel_index(np.flatnonzero(values != 0), values.shape)
+    wrong = rows != columns
+    rows, columns = rows[wrong], columns[wrong]
+    order = np.argsort(-values[rows, columns], kind="stable")[:most]
+    rows, columns = rows[order], columns[order]
+    found = {"true": counts.index[rows], "predicted": counts.columns[columns], "count": values[rows, columns]}
+    return pd.DataFrame({**found, "share": values[rows, columns] / values.sum(axis=1)[rows]})
 
 
 def prompts(classes: Sequence[str], templates: Sequence[str], most: int) -> tuple[list[str], int]:
