@@ -19,9 +19,9 @@ SMOOTH = {"off": 1, "5": 5, "20": 20, "100": 100}
 FOLDED = "Learning rate, throughput, gradients, memory, ranks"
 
 
-@st.cache_data(max_entries=32, show_spinner=False, hash_funcs=backend.BY_VERSION)
+@st.cache_resource(max_entries=32, show_spinner=False, hash_funcs=backend.BY_VERSION)
 def of_run(run: Run) -> pd.DataFrame:
-    """Return the curves of a run as a frame of `training.frame`."""
+    """Return the curves of a run as a frame of `training.frame`, which all sessions share. Do not change it."""
     return training.frame({f"run {run.id}": backend.store().metrics(run.id)})
 
 
