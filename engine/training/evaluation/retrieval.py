@@ -14,8 +14,8 @@ from torch import Tensor
 
 from engine.specs.evaluate import RECALLS
 
-CHUNK = 1024
-"""Rows of similarities computed at once. With 100,000 candidates in float32, they take 0.4 GB."""
+CHUNK, MOST_AT_ONCE = 1024, 2**25
+"""Compute at most this many rows of similarities, and this many similarities, at once. In float32, they take 134 MB."""
 
 
 def metrics(
@@ -62,8 +62,8 @@ def _ranks(queries: Tensor, query_images: Tensor, gallery: Tensor, gallery_image
     indices = torch.arange(len(gallery), device=gallery.device)
     # equal columns of a matrix product may be rounded differently, and equal captions must be equally similar
     gallery, row_of = torch.unique(gallery.float(), dim=0, return_inverse=True)
-    ranks = []
-    for features, image_of in zip(torch.split(queries.float(), CHUNK), torch.split(query_images, CHUNK), strict=True):
+    ranks, size = [], max(1, min(CHUNK, MOST_AT_ONCE // len(indices)))
+    for features, image_of in zip(torch.split(queries.float(), size), torch.split(query_images, size), strict=True):
         similarities = (features @ gallery.T)[:, row_of]
         matches = similarities.masked_fill(image_of[:, None] != gallery_images, -torch.inf)
         best, first = matches.max(dim=1, keepdim=True)  # first: the first of equal values

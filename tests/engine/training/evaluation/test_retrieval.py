@@ -100,19 +100,33 @@ def test_features_that_are_nan_are_ranked_last() -> None:
     )
 
 
+class Sizes(torch.overrides.TorchFunctionMode):
+    """Records the number of elements of each tensor that is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        result = function(*args, **(kwargs or {}))
+        self.sizes.extend([result.numel()] if isinstance(result, Tensor) else [])
+        return result
+
+
 def test_full_similarity_matrix_is_never_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
     monkeypatch.setattr(retrieval, "CHUNK", 10)
-
-    class SizeRecorder(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            result = function(*args, **(kwargs or {}))
-            sizes.extend([result.numel()] if isinstance(result, Tensor) else [])
-            return result
-
-    with SizeRecorder():
+    with Sizes() as found:
         retrieval.metrics(features(300, 1), features(300, 2), torch.arange(300))
-    assert max(sizes) <= max(10 * 300, 300 * 16)
+    assert max(found.sizes) <= max(10 * 300, 300 * 16)
+
+
+def test_similarities_with_many_captions_are_computed_in_smaller_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, texts, owner = features(60, 1), features(300, 2), torch.arange(60).repeat(5)
+    wanted = by_sorting(images, texts, owner)
+    monkeypatch.setattr(retrieval, "MOST_AT_ONCE", 6000)
+    with Sizes() as found:
+        assert retrieval.metrics(images, texts, owner) == pytest.approx(wanted, abs=1e-12)
+    assert max(found.sizes) <= 6000
 
 
 @pytest.mark.parametrize(("count", "batch_size"), [(48, 16), (50, 16), (5, 16), (17, 8)])
