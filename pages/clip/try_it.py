@@ -40,7 +40,11 @@ def content(run: Run) -> None:
         file = st.file_uploader("Picture", ["jpg", *types], key=f"try_file_{run.id}", max_upload_size=LARGEST_IMAGE_MB)
     with right:
         help = f"At most {MOST_TEXTS:,}. Class names are put into prompts; captions are used as typed."
-        text = st.text_area("Texts, one per line", "\n".join(classes), key=f"try_texts_{run.id}", help=help)
+        text = st.text_area(
+            "Texts, one per line", "\n".join(classes[:MOST_TEXTS]), key=f"try_texts_{run.id}", help=help
+        )
+        if len(classes) > MOST_TEXTS:
+            st.caption(f"The first {MOST_TEXTS:,} of {len(classes):,} classes are filled in.")
         of_classes = st.toggle("The texts are class names", bool(classes), key=f"try_names_{run.id}")
         if of_classes:
             st.caption(plain(f"Prompts: {', '.join(templates[:3])}{', ...' if len(templates) > 3 else ''}"))

@@ -837,8 +837,8 @@ def test_sweep_queues_one_tagged_run_per_value(store: Store) -> None:
     ]
 
 
-def finish_training(store: Store, settings: Settings) -> tuple[int, Path]:
-    run_id = queue_train(store)
+def finish_training(store: Store, settings: Settings, **fields: Any) -> tuple[int, Path]:
+    run_id = queue_train(store, **fields)
     record(store, run_id, [train_row(1, step=1, best=True)])
     folder = RunFiles(settings.runs_dir, run_id).dir
     write_checkpoints(folder, "best.pt")
@@ -909,6 +909,13 @@ def test_uploaded_picture_is_matched_with_the_classes(
     app.text_area(key=f"try_texts_{run_id}").set_value("\n".join(map(str, range(1001)))).run()
     assert "Texts: has too many values, at most 1,000" in plain_text(app)
     assert len(answers.asked_of(Match)) == asked
+
+
+def test_only_as_many_classes_are_filled_in_as_a_question_takes(store: Store, settings: Settings) -> None:
+    run_id, _ = finish_training(store, settings, classes=[f"class {number}" for number in range(1001)])
+    app = unfold(open_page(PAGE, run=str(run_id)), "Try it on a picture")
+    assert app.text_area(key=f"try_texts_{run_id}").value.splitlines() == [f"class {number}" for number in range(1000)]
+    assert "The first 1,000 of 1,001 classes are filled in." in plain_text(app)
 
 
 def test_unreadable_picture_is_refused_without_a_question(store: Store, settings: Settings, answers: Answering) -> None:
