@@ -134,7 +134,8 @@ def _located(name: str, value: str) -> str:
 
 
 def _absolute(path: str) -> str:
-    return path if expand_home(path).is_absolute() else str(Path(path).absolute())
+    """Return an absolute path. An address such as `s3://bucket` stays, for the message that refuses it."""
+    return path if "://" in path or expand_home(path).is_absolute() else str(Path(path).absolute())
 
 
 def _paths(name: str, value: str) -> list[str]:

@@ -320,9 +320,10 @@ def test_submitted_requests_name_their_files_from_any_folder(
     assert isinstance(training, TrainSpec)
     assert training.data == f"digits::{tmp_path}/a b/{{00..07}}.tar"
     assert training.pretrained == f"{tmp_path}/w.pt"
-    fields = {"data": "~/x.csv", "more_data": ("y.csv", "digits"), "more_models": ("ViT-B-32,z.pt", "RN50,openai")}
+    mixture = "~/x.csv::s3://y/x.csv"
+    fields = {"data": mixture, "more_data": ("y.csv", "digits"), "more_models": ("ViT-B-32,z.pt", "RN50,openai")}
     evaluation = evaluate(store, settings, **fields)
-    assert (evaluation.data, evaluation.more_data) == ("~/x.csv", (f"{tmp_path}/y.csv", "digits"))
+    assert (evaluation.data, evaluation.more_data) == (mixture, (f"{tmp_path}/y.csv", "digits"))
     assert evaluation.more_models == (f"ViT-B-32,{tmp_path}/z.pt", "RN50,openai")
 
 
