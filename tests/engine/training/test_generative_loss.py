@@ -2,8 +2,10 @@
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import open_clip
 import pytest
@@ -11,7 +13,9 @@ import torch
 from open_clip_train.train import maybe_compute_generative_loss
 from torch import Tensor
 
+from engine.datasets import Pairs
 from engine.results import Metric, Progress
+from engine.roots import Roots
 from engine.training import checkpoints
 from engine.training.evaluation.encode import Reader, generative_loss
 from tests.support.step import batches, coca
@@ -27,20 +31,15 @@ TINY_COCA = {
 }
 
 
-class NumberedPairs:
-    """Pairs whose first caption is the number of a row of tokens."""
+@dataclass(frozen=True)
+class Prepared:
+    """A picture that is a tensor already."""
 
-    def __init__(self, images: Tensor) -> None:
-        self._images = images
+    content: Tensor
+    source: str = "prepared"
 
-    def __len__(self) -> int:
-        return len(self._images)
-
-    def image(self, index: int) -> Tensor:
-        return self._images[index]
-
-    def captions(self, index: int) -> tuple[str, ...]:
-        return str(index), "another, which is not judged"
+    def image(self, _roots: Roots) -> Any:
+        return self.content
 
 
 def loss_in_batches(model: open_clip.CoCa, images: Tensor, tokens: Tensor) -> float:
@@ -51,7 +50,9 @@ def loss_in_batches(model: open_clip.CoCa, images: Tensor, tokens: Tensor) -> fl
         tokenizer=lambda texts: tokens[[int(text) for text in texts]],
     )
     reader = Reader(built, "fp32", "cpu", 4)  # type: ignore[arg-type]
-    work = generative_loss(NumberedPairs(images), reader, lambda done: Progress(done=done))  # type: ignore[arg-type]
+    captions = [(str(row), "another, which is not judged") for row in range(len(images))]  # the first: a row of tokens
+    pairs = Pairs("prepared", [*map(Prepared, images)], captions)
+    work = generative_loss(pairs, reader, lambda done: Progress(done=done))
     done = []
     while True:
         try:
