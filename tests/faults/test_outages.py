@@ -12,7 +12,7 @@ from engine import jobs
 from engine.jobs.attempt import failures, worker
 from engine.jobs.attempt.worker import Stop, execute
 from engine.jobs.hosts import this_host
-from engine.store import Attempt, Cause, Exit, State, Store, attempts, queue
+from engine.store import Attempt, Busy, Cause, Exit, Run, State, Store, attempts, queue
 from engine.store.database import Database
 from tests.faults.conftest import House, until
 
@@ -63,6 +63,22 @@ def test_run_waits_for_a_locked_store_and_stores_each_row_once(house: House, sho
     run = short_timeout_store.run(attempt.run_id)
     assert (run.state, run.error) == (State.FINISHED, "")
     assert [row.step for row in short_timeout_store.rows(run.id)] == list(range(1, 31))
+
+
+@pytest.mark.slow
+def test_run_whose_request_cannot_be_read_yet_waits(
+    house: House, short_timeout_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, read, answers = claim_trial(house), Store.run, [Busy("here", "is away", "Wait")] * 2
+
+    def run(store: Store, run_id: int) -> Run:
+        if answers:
+            raise answers.pop()
+        return read(store, run_id)
+
+    monkeypatch.setattr(Store, "run", run)
+    assert execute(short_timeout_store, house.settings, attempt, Stop()) == 0
+    assert not answers
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import pytest
 from engine.jobs.attempt import failures, worker
 from engine.jobs.attempt.worker import Stop, execute
 from engine.jobs.hosts import this_host
+from engine.jobs.lifecycle import start_engine
 from engine.settings import Settings
 from engine.store import Busy, Cause, Exit, State, attempts, open_store, queue
 from engine.store.bundles.bundle import export_bundle
@@ -72,6 +73,21 @@ def test_no_run_is_lost_when_the_server_restarts(house: House, server_to_stop: "
 
 def test_every_run_ends_once_while_random_processes_are_killed(house: House) -> None:
     test_scheduler_faults.test_every_run_ends_once_while_random_processes_are_killed(house, 8)
+
+
+def test_worker_that_starts_while_the_server_is_away_waits_for_it(house: House, server_to_stop: "Server") -> None:
+    run_id = house.store.enqueue(house.kinds.TrialSpec(steps=3))
+    assert queue.claim(house.store.database, this_host())
+    house.files(run_id).prepare()
+    server_to_stop.stop()
+    process = start_engine(house.settings, "work", str(run_id))
+    time.sleep(OUTAGE_S)
+    assert process.poll() is None
+    server_to_stop.start()
+    assert process.wait(60) == 0
+    assert house.store.run(run_id).state == State.FINISHED
+    (attempt,) = attempts.open_attempts(house.store.database)
+    attempts.close(house.store.database, attempt, Exit(0), Cause.ERROR, "")
 
 
 def test_worker_waits_a_limited_time_for_the_server(
