@@ -227,6 +227,7 @@ def test_parquet_with_damaged_images_or_texts_is_refused(tmp_path: Path) -> None
     assert "pairs.parquet is damaged: it has 3 images, but 2 texts" in problems
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "value"), [(400_000, "x.png"), (200, bytes(100_000))])
 def test_parquet_bombs_are_refused_before_they_are_in_memory(
     tmp_path: Path, runs_dir: Path, count: int, value: str | bytes, monkeypatch: pytest.MonkeyPatch

@@ -79,6 +79,7 @@ def test_fit_recovers_known_costs(table: pd.DataFrame) -> None:
     assert costs[large] == pytest.approx(TRUE[large], rel=0.02)
 
 
+@pytest.mark.slow
 def test_fit_selects_the_regularisation_with_least_error_on_families(table: pd.DataFrame) -> None:
     features, family = work.features(table, 64), table["family"]
     seconds = features @ TRUE

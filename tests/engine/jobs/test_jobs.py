@@ -659,6 +659,7 @@ def store_cancelled_run(store: Store) -> int:
     return run_id
 
 
+@pytest.mark.slow
 def test_foreground_run_names_only_runs_that_still_hold_its_slots(
     settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

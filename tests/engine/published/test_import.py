@@ -78,6 +78,7 @@ def test_imported_timm_table_replaces_shipped_values(tmp_path: Path) -> None:
     assert percent(tmp_path, "brand_new", "imagenet_top1")[0][0] == 77.0
 
 
+@pytest.mark.slow
 def test_imports_at_the_same_moment_are_both_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second import begins while the first one writes."""
     second = TIMM.replace("brand_new", "newer")

@@ -740,6 +740,7 @@ def test_long_training_is_equal_after_export_and_import(settings: Settings, stor
     other_store.close()
 
 
+@pytest.mark.slow
 def test_bundle_has_only_the_end_of_a_very_long_log(
     settings: Settings, store: Store, run_id: int, exported: Path, tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ def test_process_that_hangs_after_its_work_can_be_cancelled_and_is_killed(monkey
     assert replicates() == []
 
 
+@pytest.mark.slow
 def test_child_of_a_dead_process_does_not_keep_its_output_open() -> None:
     command = ["sh", "-c", "echo first; sleep 600 & echo last"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, process_group=0) as process:

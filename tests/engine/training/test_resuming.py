@@ -238,6 +238,7 @@ def test_tensorboard_shows_each_step_once_after_a_kill(tmp_path: Path) -> None:
     assert [event.step for event in board.Scalars("train/loss")] == list(range(1, 9))
 
 
+@pytest.mark.slow
 def test_resumed_training_reports_progress_before_its_first_log_line(tmp_path: Path) -> None:
     spec = tiny(log_every_n_steps=3)  # lines at steps 1, 4, 5 and 8
     train(spec, tmp_path, steps=4)

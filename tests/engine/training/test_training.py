@@ -270,6 +270,7 @@ def test_restart_at_step_0_after_an_earlier_attempt_has_a_note(tmp_path: Path, d
     assert note in rows(again)[-1].notes
 
 
+@pytest.mark.slow
 def test_restart_at_step_0_on_another_host_has_a_note(tmp_path: Path) -> None:
     files = RunFiles(tmp_path, 1)
     files.prepare(2)
@@ -604,6 +605,7 @@ def test_accumulated_batches_train_as_the_whole_batch(tmp_path: Path) -> None:
         assert values["train/samples_per_s", step] == pytest.approx(8 / values["train/step_s", step])
 
 
+@pytest.mark.slow
 def test_rows_have_the_share_of_the_cpus_that_others_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The counters are read once before the first step and once per row: others use 0.2 and 4 of 20 CPU-seconds."""
     times = iter([(0, 5, 9), (10, 20, 24.2), (20, 30, 38.2), (20, 30, 38.2)])

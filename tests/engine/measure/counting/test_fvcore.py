@@ -48,6 +48,7 @@ def test_counters_agree_except_for_normalisation_and_pooling(name: str) -> None:
     assert all(difference.explanation for difference in row.differences)
 
 
+@pytest.mark.slow
 def test_model_that_returns_a_dictionary_is_traced(registry: None, tmp_path: Path) -> None:
     (tmp_path / "small_coca.json").write_text(json.dumps(CONFIGS["coca"]))
     open_clip.add_model_config(tmp_path)

@@ -90,6 +90,7 @@ def test_locked_weights_have_neither_gradients_nor_moments() -> None:
     assert training_memory()[1] - training_memory(lock_image=True)[1] == pytest.approx(12 * IMAGES / 1e6)
 
 
+@pytest.mark.slow
 def test_logits_of_all_processes_and_ddp_buckets_are_counted() -> None:
     """Two batches of 512 in two processes: logits of 2048 x 2048 instead of 512 x 512, and DDP's buckets."""
     single, joint = training_memory(512), training_memory(512, accum_freq=2, nproc=2)

@@ -182,6 +182,7 @@ def test_probe_accuracy_equals_scikit_learn_at_one_of_the_strengths() -> None:
     assert classification.probe(features[known], labels[known], features[held], labels[held], seed=0).acc1 == found.acc1
 
 
+@pytest.mark.slow
 def test_probe_of_many_classes_is_trained() -> None:
     """As with CLIP, the features of all classes are similar. scikit-learn's own tolerance would end the fit at once."""
     torch.manual_seed(6)
