@@ -33,20 +33,21 @@ def read_confusion(path: Path, roots: Roots = None) -> pd.DataFrame:
     roots: folders below which the file must lie. Errors: OSError; ValueError when the file is no confusion matrix.
     """
     problem, rows = f"{path.name} is no confusion matrix", list[NDArray[np.int64]]()
+    other_classes = f"{problem}: its rows and columns are not the same classes"
     with TextIOWrapper(open_within(path, roots), newline="", encoding="utf-8") as file:
         lines = csv.reader(file)
         try:
             names = next(lines, [])[1:]
             for line in lines:  # one by one: the text of all lines takes several times the memory of the numbers
                 if line[:1] != names[len(rows) : len(rows) + 1]:
-                    break
+                    raise ValueError(other_classes)
                 if len(line) != len(names) + 1:
                     raise ValueError(f"{problem}: its lines are not equally long")
                 rows.append(np.fromiter(map(int, line[1:]), np.int64, len(names)))
         except csv.Error as error:  # a quote that is never closed
             raise ValueError(f"{problem}: {error}") from error
     if not names or len(rows) != len(names):
-        raise ValueError(f"{problem}: its rows and columns are not the same classes")
+        raise ValueError(other_classes)
     return pd.DataFrame(np.array(rows), index=names, columns=names)
 
 
@@ -128,7 +129,7 @@ def _most_mistaken(counts: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.
 def mistakes(counts: pd.DataFrame, most: int = 10) -> pd.DataFrame:
     """Return the most frequent mistakes: true, predicted, count, share of the true. counts: from read_confusion."""
     values = counts.to_numpy()
-    rows, columns = np.unravel_index(np.flatnonzero(values != 0), values.shape)
+    rows, columns = np.unravel_index(np.flatnonzero(values > 0), values.shape)
     wrong = rows != columns
     rows, columns = rows[wrong], columns[wrong]
     order = np.argsort(-values[rows, columns], kind="stable")[:most]

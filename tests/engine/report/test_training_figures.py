@@ -222,7 +222,8 @@ UNCLOSED = f'true,a\na,"{"1" * 140_000}'
 
 
 @pytest.mark.parametrize(
-    "content", ["", "a\n", "true,a,b\na,1,2\n", "true,a\nb,1\n", "true,a,b\na,1\nb,1,2\n", UNCLOSED]
+    "content",
+    ["", "a\n", "true,a,b\na,1,2\n", "true,a\nb,1\n", "true,a\na,1\nb,1\n", "true,a,b\na,1\nb,1,2\n", UNCLOSED],
 )
 def test_files_that_are_no_confusion_matrix_are_refused(content: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no confusion matrix"):
