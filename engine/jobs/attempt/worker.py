@@ -131,10 +131,9 @@ def execute(
     allow_code: accept modules of the user's own, as only a run in the foreground may. Queued runs that name one are
     refused here too. alone: this process does nothing else, so SIGTERM may end it while it has no results.
     """
-    spec: Spec | None = None
+    run = retry_while_unreachable(lambda: store.run(attempt.run_id), stop)
+    files = RunFiles(settings.runs_dir, run.id)
     try:
-        run = retry_while_unreachable(lambda: store.run(attempt.run_id), stop)
-        spec, files = run.spec, RunFiles(settings.runs_dir, run.id)
         retry_while_unreachable(lambda: attempts.begin(store.database, attempt), stop)
         with _heartbeat(store, attempt, settings.lease_s / 3, stop):
             retry_while_unreachable(lambda: mirror.begin(settings, run, attempt.number), stop)
@@ -167,7 +166,7 @@ def execute(
     except BaseException as error:  # noqa: BLE001  any exception of a task, SystemExit too, fails its run
         if isinstance(error, KeyboardInterrupt) and stop.signal and not stop.cancelled:
             return None  # SIGTERM while libraries were imported
-        return _fail(store, attempt, spec, error, stop)
+        return _fail(store, attempt, run, error, stop)
 
 
 @contextmanager
@@ -284,22 +283,22 @@ def _end(store: Store, attempt: Attempt, stop: Stop, *, complete: bool) -> int |
     return 0
 
 
-def _fail(store: Store, attempt: Attempt, spec: Spec | None, error: BaseException, stop: Stop) -> int:
+def _fail(store: Store, attempt: Attempt, run: Run, error: BaseException, stop: Stop) -> int:
     cause = failures.of_exception(error)
     ours = isinstance(error, OSError) and type(error) is not OSError  # such as NotSaved: its message names the place
     if cause == Cause.STORE_UNAVAILABLE or (cause == Cause.DISK_FULL and ours):
-        log.error("run %s failed: %s", attempt.run_id, failures.message(error, cause, spec))
+        log.error("run %s failed: %s", run.id, failures.message(error, cause, run.spec))
     elif cause != Cause.REFUSED and not (stop.cancelled and isinstance(error, KeyboardInterrupt)):
-        log.error("run %s failed: %s", attempt.run_id, cause, exc_info=error)
+        log.error("run %s failed: %s", run.id, cause, exc_info=error)
     state = State.CANCELLED if stop.cancelled else State.FAILED
     try:
-        text = failures.message(error, cause, spec)
+        text = failures.message(error, cause, run.spec)
         reason = () if state == State.CANCELLED else (cause, text)
         retry_while_unreachable(lambda: attempts.finish(store.database, attempt, state, *reason), stop)
     except Unavailable as unavailable:  # the exit code still names the cause, here and below
-        log.error("run %s could not record its end: %s", attempt.run_id, unavailable)
+        log.error("run %s could not record its end: %s", run.id, unavailable)
     except Exception:  # no memory, stale
-        log.exception("run %s could not record its end", attempt.run_id)
+        log.exception("run %s could not record its end", run.id)
     return failures.EXIT_CODES[cause]
 
 
