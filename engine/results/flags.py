@@ -19,7 +19,7 @@ FLAGS: dict[Flag, str] = {
 SPOILING: tuple[Flag, ...] = ("unstable", "contended", "drifting", "throttled")
 """Flags of values that may be wrong. The other flags say that less was measured than a quotable result needs.
 
-Each is one word, because tables are searched for them, and some of these show a flag's underscores as blanks.
+Each is one word: some texts show underscores as blanks, and `engine/report` searches these texts for flags.
 """
 
 Verdict = Literal[

@@ -74,7 +74,7 @@ def main(settings: Settings, run_id: int) -> None:
     """Run `python -m engine work RUN_ID`: do the run's current attempt. Errors: Refused when it has none."""
 
     def look_up() -> tuple[Attempt | None, Run | None]:
-        with closing(open_store(settings)) as store:  # before the fork, because processes must not share connections
+        with closing(open_store(settings)) as store:  # closed before the fork: processes must not share connections
             return attempts.current(store.database, run_id), store.run(run_id) if settings.artifacts_url else None
 
     attempt, mirrored = retry_while_unreachable(look_up, Stop())

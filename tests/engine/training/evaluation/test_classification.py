@@ -184,7 +184,7 @@ def test_probe_accuracy_equals_scikit_learn_at_one_of_the_strengths() -> None:
 
 @pytest.mark.slow
 def test_probe_of_many_classes_is_trained() -> None:
-    """As with CLIP, the features of all classes are similar. scikit-learn's own tolerance would end the fit at once."""
+    """Features of all classes are similar, as with CLIP. scikit-learn's own tolerance would end the fit at once."""
     torch.manual_seed(6)
     labels = torch.arange(500).repeat(3)
     of_class = functional.normalize(torch.randn(500, 32), dim=1)
