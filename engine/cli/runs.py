@@ -9,6 +9,7 @@ from pydantic_settings import CliPositionalArg
 
 from engine import atomic
 from engine.cli.bulk import Delete, List, Note, Prune, Restore, Rows, Several, Storage, Tag, Upload
+from engine.cli.compare import Compare
 from engine.cli.here import Group, OneRun, main_columns, store_here, subcommands, submit
 from engine.cli.output import OutputFile, note, printable, show_table
 from engine.settings import Settings
@@ -196,7 +197,7 @@ class _Runs(Group):
 
 
 COMMANDS = subcommands(
-    *(List, Show, Log, Cancel, Hosts, Tag, Note, Rows, Delete, Prune, Storage, Restore, Upload),
+    *(List, Show, Log, Cancel, Hosts, Tag, Note, Rows, Compare, Delete, Prune, Storage, Restore, Upload),
     *(Export, ExportModel, Import),
 )
 Runs = create_model("Runs", __base__=_Runs, __doc__=_Runs.__doc__, **COMMANDS)

@@ -4,15 +4,13 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from engine.report.compare.rows import TIMED
 from engine.store import Run, State
 from engine.words import numbered_runs
 from pages.compare import models, settings, timings, training, values
 from pages.shared import backend
 from pages.shared.runs import comparison_link, view
 from pages.shared.text import plain
-
-# Kinds of timings: their rows are compared by ratios, also within one run.
-TIMED = ("benchmark", "recurrent")
 
 
 def check_one_kind(runs: Sequence[Run]) -> bool:

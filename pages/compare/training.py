@@ -8,7 +8,6 @@ import streamlit as st
 from engine.datasets import captions_repeat
 from engine.report.compare import values as compare_values
 from engine.results import Row, TrainRow
-from engine.results.clip import best_epoch
 from engine.store import Run
 from engine.words import numbered_runs
 from pages.clip import curves
@@ -18,7 +17,7 @@ from pages.shared.table import download_table
 
 def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
     """Draw the comparison of trainings."""
-    best = {run.id: _best(rows[run.id]) for run in runs}
+    best = {run.id: compare_values.best_row(rows[run.id]) for run in runs}
     if curves.of_runs(runs).empty:
         ended = all(run.state.ended for run in runs)
         text = "These runs ended without curves." if ended else "No curves yet. They appear after the first steps."
@@ -31,25 +30,20 @@ def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
     curves.draw_small(runs, smooth, recall=recall, key="compare", whose=" of all runs")
     download_table(partial(curves.of_runs, runs), "compare-curves", key="compare_curves", label="curves")
     st.header("Best epochs", anchor=False)
-    values = compare_values.of_runs({run: [row] if row else [] for run, row in best.items()})
+    values = compare_values.of_runs(best)
     subjects = {f"run {run.id}": run.name or run.spec.summary for run in runs}
-    chosen_by = [compare_values.metric_name(row.best_metric) for row in best.values() if row]
+    chosen_by = [compare_values.metric_name(row.best_metric) for rows in best.values() for row in rows]
     first = (*chosen_by, *values_view.FIRST)
     values_view.side_by_side(
         values, subjects, how="difference", caption=values_view.CAPTIONS["difference"], first=first
     )
 
 
-def _best(rows: Sequence[Row]) -> TrainRow | None:
-    """Return the row of the best epoch; of the last epoch if none is marked as best; None before the first step."""
-    trained = [row for row in rows if isinstance(row, TrainRow) and row.step]
-    return best_epoch(trained) or (trained[-1] if trained else None)
-
-
-def _marks(best: Mapping[int, TrainRow | None]) -> dict[str, int]:
+def _marks(best: Mapping[int, Sequence[TrainRow]]) -> dict[str, int]:
     """Return the step of each run's best model, by label. Runs with the same step share a label."""
     steps: dict[int, list[str]] = {}
-    for run, row in best.items():
-        if row and row.best:
-            steps.setdefault(row.step, []).append(str(run))
+    for run, rows in best.items():
+        for row in rows:
+            if row.best:
+                steps.setdefault(row.step, []).append(str(run))
     return {numbered_runs(numbers): step for step, numbers in steps.items()}

@@ -9,11 +9,11 @@ from engine.report import frames
 from engine.report.compare import rows as compare_rows
 from engine.report.quantities import is_share
 from engine.results import DeviceRow, Row
-from engine.results.clip import EvaluateRow
+from engine.results.clip import EvaluateRow, TrainRow, best_epoch
 
 How = Literal["ratio", "difference"]
 SIGN: dict[How, str] = {"ratio": "/", "difference": "−"}
-HOW: dict[str, How] = {"evaluate": "difference"}
+HOW: dict[str, How] = {"evaluate": "difference", "train": "difference"}
 """Kinds whose values are compared by their difference, such as accuracies. All others are compared by their ratio."""
 LONG = ["what", "metric", "subject", "value"]
 """Columns of a table with one value per line."""
@@ -46,6 +46,13 @@ def of_runs(runs: Mapping[int, Sequence[Row]]) -> pd.DataFrame:
         if value is not None
     ]
     return pd.DataFrame(lines, columns=LONG).astype({"value": float}).dropna()
+
+
+def best_row(rows: Sequence[Row]) -> list[TrainRow]:
+    """Return the row of a training's best epoch; of its last one if none is marked; none before the first step."""
+    trained = [row for row in rows if isinstance(row, TrainRow) and row.step]
+    best = best_epoch(trained)
+    return [best] if best else trained[-1:]
 
 
 def _values(row: Row) -> dict[str, float | None]:

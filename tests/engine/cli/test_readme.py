@@ -14,7 +14,11 @@ from engine.store import Store
 from engine.store.tables import runs
 
 COMMANDS = re.findall(r"^python -m engine (.+?)(?: +#.*)?$", (ROOT / "README.md").read_text(), re.MULTILINE)
-REFUSALS = {"runs restore": "there is nothing to restore", "search": "evaluate again to search"}
+REFUSALS = {
+    "runs restore": "there is nothing to restore",
+    "runs compare": "there are no values to compare yet",
+    "search": "evaluate again to search",
+}
 """Expected refusals by the first words of a command, because the store of this test has nothing for it to do."""
 
 

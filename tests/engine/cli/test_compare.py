@@ -1,0 +1,100 @@
+"""The command `runs compare`: ratios with verdicts of timings, values of other runs."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from engine.__main__ import main
+from engine.settings import Settings
+from engine.store import Store
+from engine.store.files import RunFiles
+from tests.support.clip import queue_evaluate, queue_train, record, train_row
+from tests.support.page import benchmark_row, finish, profile_row, queue, queue_benchmark, write_samples
+
+pytestmark = pytest.mark.slow
+
+
+def compare(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> tuple[str, str]:
+    """Run the command in this process, and return its output to stdout and to stderr."""
+    assert main(["runs", "compare", *map(str, arguments)]) == code
+    printed = capsys.readouterr()
+    return printed.out, printed.err
+
+
+def timed(store: Store, settings: Settings, ms: float, **fields: object) -> int:
+    """Store a benchmark of resnet18, eager and compiled (twice as fast), in three processes; return its run id."""
+    run_id = queue_benchmark(store, "timm:resnet18", batch_size=8, variants=("eager", "compile"), **fields)
+    times = {"eager": ms, "compile": ms / 2}
+    rows = [benchmark_row("resnet18", name, latency_ms=times[name]) for name in times]
+    samples = {name: [[time, time, time + 0.001] * 20] * 3 for name, time in times.items()}
+    write_samples(RunFiles(settings.runs_dir, run_id).dir, rows[0], **samples)
+    finish(store, run_id, rows)
+    return run_id
+
+
+def test_variants_of_one_run_have_a_verdict_and_runs_need_three_turns(
+    store: Store, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = timed(store, settings, 20.0, threads=2), timed(store, settings, 10.0, threads=1)
+    out = tmp_path / "compared.csv"
+    _, notes = compare(capsys, first, "--output", out)
+    assert f"compared with run {first}: timm:resnet18 · inference · eager · batch 8" in notes
+    (line,) = pd.read_csv(out).to_dict("records")
+    assert (line["variant"], line["verdict"], line["metric"]) == ("compile", "faster", "Time per call")
+    assert line["speedup"] == pytest.approx(2) == pytest.approx(line["baseline_ms"] / line["ms"])
+    table, notes = compare(capsys, second, first)
+    assert table.count("needs 3 runs") == 2, "eager with eager, compile with compile"
+    assert table.count(" 0.500 ") == 2, "the second run is the baseline, because it is given first"
+    assert f"Threads: 1 (run {second}), 2 (run {first})." in notes
+    assert "submit the requests again, in turns" in notes
+    for ms, threads in ((20.0, 2), (10.0, 1)) * 2:
+        timed(store, settings, ms, threads=threads)
+    table, notes = compare(capsys, first, second)
+    assert table.count("faster") == table.count("of 3 and 3 turns") == 2
+    assert "submit" not in notes
+
+
+def test_values_of_counts_have_ratios_and_of_best_epochs_differences(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = [queue(store, "resnet18", batch_size=size) for size in (1, 2)]
+    for run_id, gmacs in zip(counts, (2.0, 3.0), strict=True):
+        finish(store, run_id, [profile_row("resnet18", gmacs=gmacs)])
+    table, _ = compare(capsys, *counts)
+    assert ["gmacs", "2.00", "3.00", "1.50"] in [line.split() for line in table.splitlines()]
+    trainings = [queue_train(store, epochs=2, seed=seed) for seed in (0, 1, 1)]
+    for run_id, losses in zip(trainings, ((2.0, 3.0), (1.5, 1.0)), strict=False):
+        best = losses.index(min(losses))
+        record(
+            store,
+            run_id,
+            [train_row(1 + epoch, clip_val_loss=loss, best=epoch == best) for epoch, loss in enumerate(losses)],
+        )
+    table, notes = compare(capsys, *trainings)
+    assert ["clip_val_loss", "2.00", "1.00", "-1.00"] in [line.split() for line in table.splitlines()]
+    assert f"Seed: 0 (run {trainings[0]}), 1 (runs {trainings[1]}, {trainings[2]})" in notes
+    assert f"run {trainings[2]} is queued: only its results so far are compared" in notes
+    assert f"Run {trainings[2]} without values" in notes
+
+
+def test_requests_that_cannot_be_compared_are_refused_with_the_remedy(
+    store: Store, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    timing, other_models = timed(store, settings, 20.0), queue_benchmark(store, "timm:resnet*")
+    finish(store, other_models, [benchmark_row("resnet50"), benchmark_row("resnet101")])
+    counted, evaluated = queue(store, "resnet18"), queue_evaluate(store)
+    for arguments, message in (
+        ((counted, evaluated), f"of different kinds: profile (run {counted}), evaluate (run {evaluated})"),
+        ((counted,), "give a second profile"),
+        ((evaluated, evaluated), "give a second evaluate"),
+        ((counted, queue(store, "resnet50")), "no values to compare yet"),
+        ((counted, queue(store, "resnet50"), "--metric", "ms"), "--metric chooses the time of timings"),
+        ((queue_benchmark(store, "timm:resnet18"),), "timed nothing yet"),
+        ((timing, "--metric", "backward_ms"), "'backward_ms' is not one of ms, per_sample"),
+        ((timing, other_models), "no two rows have the same model and settings"),
+        ((timing, 999), "there is no run 999"),
+    ):
+        table, error = compare(capsys, *arguments, code=2)
+        assert message in error
+        assert not table
