@@ -17,14 +17,11 @@ from engine.words import numbered_runs, plural
 if TYPE_CHECKING:
     import pandas as pd
 
-    from engine.report.compare.timings import Timed
+    from engine.report.compare.timed import Timed
     from engine.store import Run, Store
 
 SPEED = ("model", "run", "variant", "ms", "baseline_ms", "speedup*", "verdict", "differs_in", "flags", "note")
 """Columns of compared timings on a terminal."""
-HOW_TO_DECIDE = (
-    "needs 3 runs: the machine changes in between, so submit the requests again, in turns, until each has run 3 times"
-)
 
 
 class Compare(Several):
@@ -43,6 +40,10 @@ class Compare(Several):
         None, description="Write the whole table to this .csv, .json or .parquet file instead."
     )
 
+    repeat: bool = Field(
+        False, description="Queue the timings again, in turns, as often as the verdict `needs 3 runs` asks for."
+    )
+
     def cli_cmd(self) -> None:
         from engine.report.compare import settings
         from engine.report.compare.rows import TIMED
@@ -53,23 +54,25 @@ class Compare(Several):
             timed = kind in TIMED
             if len(runs) == 1 and not timed:
                 raise Refused(f"only the rows of a timing can be compared with each other: give a second {kind}")
-            if self.metric and not timed:
-                raise Refused(f"--metric chooses the time of timings, and runs of kind {kind} have none")
+            if not timed and (self.metric or self.repeat):
+                raise Refused(f"--metric and --repeat are for timings, and these runs are of kind {kind}")
             for sentence in settings.warnings(runs) if len(runs) > 1 else []:
                 note(printable(sentence))
             for run in runs:
                 if not run.state.ended:
                     note(f"run {run.id} is {run.outcome}: only its results so far are compared")
-            full = self._timings(store, runs) if timed else _values(store, runs)
-        show_table(full, brief(full, SPEED) if timed else full, self.output)
-        if timed and "needs 3 runs" in set(full["verdict"]):
-            note(HOW_TO_DECIDE)
+            if timed:
+                self._timings(store, runs)
+            else:
+                full = _values(store, runs)
+                show_table(full, full, self.output)
 
-    def _timings(self, store: "Store", runs: Sequence["Run"]) -> "pd.DataFrame":
-        """Return the ratios of timings, a line per pair of rows. Errors: Refused when there are none."""
+    def _timings(self, store: "Store", runs: Sequence["Run"]) -> None:
+        """Show the ratios of timings, a line per pair of rows. Errors: Refused when there are none."""
         from engine.report.compare import timings
+        from engine.report.compare.timed import timed_rows
 
-        by_run = {run.id: timings.timed_rows(store, run, _folder(run)) for run in runs}
+        by_run = {run.id: timed_rows(store, run, _folder(run)) for run in runs}
         names = timings.metrics(timed.row for rows in by_run.values() for timed in rows)
         if not names:
             raise Refused(f"{numbered_runs(self.run_ids)} timed nothing yet".capitalize())
@@ -81,9 +84,31 @@ class Compare(Several):
             raise Refused("no two rows have the same model and settings: `runs rows` writes all of them to one table")
         if len(pairs) > timings.MOST:
             note(f"only the first {timings.MOST} of {len(pairs)} ratios are computed: give fewer runs for the others")
+            pairs = pairs[: timings.MOST]
         if len({baseline.name for baseline, _ in pairs}) == 1:
             note(f"compared with {pairs[0][0].name}")
-        return timings.ratios(pairs[: timings.MOST], metric, seed=getattr(runs[0].spec, "seed", 0))
+        ratios = timings.ratios(pairs, metric, seed=getattr(runs[0].spec, "seed", 0))
+        show_table(ratios, brief(ratios, SPEED), self.output)
+        lacking = [pair for pair, verdict in zip(pairs, ratios["verdict"], strict=True) if verdict == "needs 3 runs"]
+        if self.repeat:
+            _repeat(store, lacking, metric)
+        elif lacking:
+            note("needs 3 runs: the machine changes in between; --repeat queues the requests again, in turns")
+
+
+def _repeat(store: "Store", pairs: Sequence[tuple["Timed", "Timed"]], metric: str) -> None:
+    """Queue the requests of timings again, in turns. Errors: Refused when that cannot lead to verdicts."""
+    from engine import jobs
+    from engine.report.compare import timings
+
+    if not pairs:
+        raise Refused("no verdict asks for more runs")
+    runs, times = timings.to_repeat(store, pairs, metric)
+    if not runs:
+        reason = "the runs are of another host, or only their versions or environment variables differ"
+        raise Refused(f"repeating cannot help: {reason}")
+    ids = jobs.submit_sweep(store, Settings(), timings.in_turns(runs, times))
+    print(f"queued as {numbered_runs(ids)}")
 
 
 def _kind(runs: Sequence["Run"]) -> str:

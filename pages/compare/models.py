@@ -12,9 +12,8 @@ from engine.estimate.devices import UNITS
 from engine.estimate.devices import rates as rates_of
 from engine.report import frames
 from engine.report.catalog import catalog, model
-from engine.report.compare import timings as compare_timings
 from engine.report.compare import values as compare_values
-from engine.report.compare.timings import Timed
+from engine.report.compare.timed import Timed, by_setting, runs_of_models
 from engine.report.quantities import COMPARABLE
 from engine.report.timings import estimates
 from engine.report.timings.stored import Setting
@@ -179,5 +178,5 @@ def _timings(names: Sequence[str], baseline: str) -> None:
 @st.cache_data(max_entries=16, show_spinner="Reading the timings", hash_funcs=backend.BY_VERSION)
 def _timed(store: Store, names: tuple[str, ...]) -> list[tuple[Setting, list[Timed]]]:
     """Return the timings of these models by setting."""
-    newest = ((run, backend.folder(run), store.rows(run.id)) for run in compare_timings.runs_of_models(store, names))
-    return compare_timings.by_setting(store, newest, names)
+    newest = ((run, backend.folder(run), store.rows(run.id)) for run in runs_of_models(store, names))
+    return by_setting(store, newest, names)

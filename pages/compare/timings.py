@@ -1,17 +1,16 @@
 """Compare the timings of several runs, or the rows of one run: ratios with intervals and verdicts."""
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, combinations
 
 import streamlit as st
 
 from engine.report.compare import timings
 from engine.report.compare.rows import APART
-from engine.report.compare.timings import METRICS, MOST, Timed
+from engine.report.compare.timed import Timed, timed_rows
+from engine.report.compare.timings import METRICS, MOST
 from engine.report.figures import speed
 from engine.report.style import duration
 from engine.results import FLAGS
-from engine.statistics import LEAST_RUNS
 from engine.store import Run, Store
 from engine.words import in_words, numbered_runs, plural, shortened
 from pages.shared import backend, rerun
@@ -73,7 +72,7 @@ def draw(runs: Sequence[Run]) -> None:
 @st.cache_resource(max_entries=16, show_spinner=False, hash_funcs=backend.BY_VERSION)
 def _timed_rows(store: Store, run: Run) -> list[Timed]:
     """Return the timed rows of a run with their repeats."""
-    return timings.timed_rows(store, run, backend.folder(run))
+    return timed_rows(store, run, backend.folder(run))
 
 
 def _draw_unmatched(timed: Mapping[int, Sequence[Timed]], pairs: Sequence[tuple[Timed, Timed]]) -> None:
@@ -133,19 +132,9 @@ def draw_ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int)
 
 def _draw_turns(pairs: Sequence[tuple[Timed, Timed]], metric: str) -> None:
     """Draw the button that runs the requests of pairs again, in turns, until each has enough turns for a verdict."""
-    by_last_start = sorted(chain(*pairs), key=lambda row: max(start for start, _ in row.repeats.values()))
-    rows: list[Timed] = []  # one of each request; the one whose last run is oldest comes first
-    for row in by_last_start:
-        if not any(row.run in other.repeats for other in rows):
-            rows.append(row)
-    store = backend.store()
-    runs = [store.run(row.run) for row in rows]
-    if (machine := store.machine()) is None or any(run.host != machine.host for run in runs):
-        return  # runs of another host get no repeats here
-    if any(run.spec == other.spec for run, other in combinations(runs, 2)):
-        return  # versions or environment variables differ, and new runs would have the same ones
-    missing = LEAST_RUNS - min(timings.turns(*pair, metric) for pair in pairs)
-    specs = {f"run {run.id} again, {turn + 1}": run.spec for turn in range(missing) for run in runs}
+    runs, missing = timings.to_repeat(backend.store(), pairs, metric)
+    if not runs:
+        return
     took = duration(missing * sum(run.seconds() or 0.0 for run in runs))
     numbers, times = numbered_runs([run.id for run in runs]), plural(missing, "time")
     how_often = f"in turns, {times} each (about {took})" if len(runs) > 1 else f"({times}, about {took})"
@@ -153,5 +142,5 @@ def _draw_turns(pairs: Sequence[tuple[Timed, Timed]], metric: str) -> None:
     help = "Start new runs of the same requests, one after the other, so that a change of the machine affects them all."
     disabled = not backend.may_start()
     pressed = st.button(label, key="compare_turns", icon=":material/repeat:", help=help, disabled=disabled)
-    if pressed and (ids := launch.submit_sweep_once("turns", specs)):
+    if pressed and (ids := launch.submit_sweep_once("turns", timings.in_turns(runs, missing))):
         rerun.show(f"{numbered_runs(ids).capitalize()} queued", ":material/schedule:")

@@ -7,7 +7,7 @@ import streamlit as st
 
 from engine.report import frames
 from engine.report.compare import timings
-from engine.report.compare.timings import Timed
+from engine.report.compare.timed import Timed
 from engine.report.export import fastrnns
 from engine.report.figures import recurrent, speed
 from engine.report.timings import readable, samples

@@ -15,7 +15,7 @@ from engine.jobs.answers import Answers
 from engine.jobs.checkpoints import complete
 from engine.published import match, speeds, update
 from engine.report.catalog import catalog
-from engine.report.compare.timings import Timed
+from engine.report.compare.timed import Timed
 from engine.report.style import Style, family_styles
 from engine.roots import Roots, stat_within
 from engine.settings import Settings

@@ -7,7 +7,7 @@ import pandas as pd
 import streamlit as st
 
 from engine.report.compare import timings
-from engine.report.compare.timings import Timed
+from engine.report.compare.timed import Timed
 from engine.report.quantities import QUANTITIES, title
 from engine.report.style import digits, duration
 from engine.report.timings import rates, readable, samples

@@ -7,12 +7,14 @@ import pytest
 
 from engine.__main__ import main
 from engine.settings import Settings
-from engine.store import Store
+from engine.specs import BenchmarkSpec
+from engine.store import Filter, State, Store
 from engine.store.files import RunFiles
+from engine.words import numbered_runs
 from tests.support.clip import queue_evaluate, queue_train, record, train_row
-from tests.support.page import benchmark_row, finish, profile_row, queue, queue_benchmark, write_samples
+from tests.support.page import benchmark_row, finish, profile_row, queue, queue_benchmark, store_machine, write_samples
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_scheduler")]
 
 
 def compare(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> tuple[str, str]:
@@ -25,12 +27,17 @@ def compare(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 
 def timed(store: Store, settings: Settings, ms: float, **fields: object) -> int:
     """Store a benchmark of resnet18, eager and compiled (twice as fast), in three processes; return its run id."""
     run_id = queue_benchmark(store, "timm:resnet18", batch_size=8, variants=("eager", "compile"), **fields)
+    finish_timing(store, settings, run_id, ms)
+    return run_id
+
+
+def finish_timing(store: Store, settings: Settings, run_id: int, ms: float) -> None:
+    """Finish a queued benchmark as `timed` does."""
     times = {"eager": ms, "compile": ms / 2}
     rows = [benchmark_row("resnet18", name, latency_ms=times[name]) for name in times]
     samples = {name: [[time, time, time + 0.001] * 20] * 3 for name, time in times.items()}
     write_samples(RunFiles(settings.runs_dir, run_id).dir, rows[0], **samples)
     finish(store, run_id, rows)
-    return run_id
 
 
 def test_variants_of_one_run_have_a_verdict_and_runs_need_three_turns(
@@ -47,12 +54,21 @@ def test_variants_of_one_run_have_a_verdict_and_runs_need_three_turns(
     assert table.count("needs 3 runs") == 2, "eager with eager, compile with compile"
     assert table.count(" 0.500 ") == 2, "the second run is the baseline, because it is given first"
     assert f"Threads: 1 (run {second}), 2 (run {first})." in notes
-    assert "submit the requests again, in turns" in notes
-    for ms, threads in ((20.0, 2), (10.0, 1)) * 2:
-        timed(store, settings, ms, threads=threads)
+    assert "--repeat queues the requests again, in turns" in notes
+    _, error = compare(capsys, first, second, "--repeat", code=2)
+    assert "the runs are of another host" in error
+    store_machine(store)
+    table, _ = compare(capsys, first, second, "--repeat")
+    queued = store.find(Filter(states=(State.QUEUED,), order="oldest"), limit=10)
+    assert f"queued as {numbered_runs([run.id for run in queued])}" in table
+    assert [run.spec.threads for run in queued if isinstance(run.spec, BenchmarkSpec)] == [2, 1, 2, 1]
+    for run, ms in zip(queued, (20.0, 10.0, 20.0, 10.0), strict=True):
+        finish_timing(store, settings, run.id, ms)
     table, notes = compare(capsys, first, second)
     assert table.count("faster") == table.count("of 3 and 3 turns") == 2
-    assert "submit" not in notes
+    assert "--repeat" not in notes
+    _, error = compare(capsys, first, second, "--repeat", code=2)
+    assert "no verdict asks for more runs" in error
 
 
 def test_values_of_counts_have_ratios_and_of_best_epochs_differences(
@@ -89,7 +105,7 @@ def test_requests_that_cannot_be_compared_are_refused_with_the_remedy(
         ((counted,), "give a second profile"),
         ((evaluated, evaluated), "give a second evaluate"),
         ((counted, queue(store, "resnet50")), "no values to compare yet"),
-        ((counted, queue(store, "resnet50"), "--metric", "ms"), "--metric chooses the time of timings"),
+        ((counted, queue(store, "resnet50"), "--metric", "ms"), "--metric and --repeat are for timings"),
         ((queue_benchmark(store, "timm:resnet18"),), "timed nothing yet"),
         ((timing, "--metric", "backward_ms"), "'backward_ms' is not one of ms, per_sample"),
         ((timing, other_models), "no two rows have the same model and settings"),

@@ -15,7 +15,7 @@ from engine.report import frames
 from engine.report.compare import rows as compare_rows
 from engine.report.compare import settings, timings
 from engine.report.compare import values as compare_values
-from engine.report.compare.timings import Timed
+from engine.report.compare.timed import Timed, by_setting, runs_of_models, timed_rows
 from engine.report.figures import compare
 from engine.report.quantities import title
 from engine.report.timings import stored
@@ -125,7 +125,7 @@ def test_models_of_one_run_get_a_verdict_after_three_runs(store: Store, tmp_path
     for _ in range(3):
         run_id = queue_benchmark(store, "timm:a", "timm:b")
         finish(store, run_id, list(rows))
-        slow, fast = timings.timed_rows(store, store.run(run_id), tmp_path)
+        slow, fast = timed_rows(store, store.run(run_id), tmp_path)
         line = only_row(timings.ratios([(slow, fast)], "ms", seed=1))
         assert line["speedup"] == pytest.approx(2)
         found.append((line["verdict"], timings.turns(slow, fast, "ms")))
@@ -209,7 +209,7 @@ def test_repeats_are_runs_of_the_same_request_on_the_same_host(store: Store, tmp
     finished_run(11.0)
     finished_run(12.0, threads=1)
     finished_run(13.0, versions={"torch": "of another time"})
-    (timed,) = timings.timed_rows(store, store.run(first), tmp_path)
+    (timed,) = timed_rows(store, store.run(first), tmp_path)
     assert timed.row.latency_ms == 10.0
     assert {number: row.latency_ms for number, (_, row) in timed.repeats.items()} == {first: 10.0, first + 1: 11.0}
     assert [start for start, _ in timed.repeats.values()] == [store.run(first + n).started_at for n in (0, 1)]
@@ -224,7 +224,7 @@ def test_imported_copy_of_a_run_is_no_repeat(settings: Settings, store: Store, t
     for run_id in (first, second):
         (tmp_path / "run.zip").write_bytes(export_bundle(store, settings, run_id))
         copies.append(import_bundle(store, settings, tmp_path / "run.zip"))
-    repeats = [timings.timed_rows(store, store.run(run_id), tmp_path)[0].repeats for run_id in (first, *copies)]
+    repeats = [timed_rows(store, store.run(run_id), tmp_path)[0].repeats for run_id in (first, *copies)]
     assert [len(numbers) for numbers in repeats] == [2, 2, 2], "itself, and the other run under one of its numbers"
 
 
@@ -235,7 +235,7 @@ def test_run_under_other_conditions_is_no_repeat(store: Store, tmp_path: Path) -
     for values in conditions:
         ids.append(queue_benchmark(store, "timm:resnet18"))
         finish(store, ids[-1], [benchmark_row("resnet18", latency_ms=10.0, **values)])
-    repeats = [timings.timed_rows(store, store.run(run_id), tmp_path)[0].repeats for run_id in ids]
+    repeats = [timed_rows(store, store.run(run_id), tmp_path)[0].repeats for run_id in ids]
     assert [list(numbers) for numbers in repeats] == [ids[:2], ids[1::-1], ids[2:3], ids[3:]]
     finish(
         store,
@@ -243,10 +243,10 @@ def test_run_under_other_conditions_is_no_repeat(store: Store, tmp_path: Path) -
         [benchmark_row("resnet18", latency_ms=10.0, threads=8)],
         ENVIRONMENT.model_copy(update={"variables": "OMP_WAIT_POLICY=passive"}),
     )
-    default, passive = (timings.timed_rows(store, store.run(run_id), tmp_path)[0] for run_id in (ids[0], tuned))
+    default, passive = (timed_rows(store, store.run(run_id), tmp_path)[0] for run_id in (ids[0], tuned))
     assert list(passive.repeats) == [tuned]
     assert only_row(timings.ratios([(default, passive)], "ms", seed=1))["verdict"] == "needs 3 runs"
-    (unknown,) = timings.timed_rows(store, replace(store.run(ids[0]), environment=None), tmp_path)
+    (unknown,) = timed_rows(store, replace(store.run(ids[0]), environment=None), tmp_path)
     assert list(unknown.repeats) == ids[:1]
 
 
@@ -256,8 +256,8 @@ def test_runs_of_the_same_request_are_compared_without_repeats(store: Store, tmp
     for ms in (10.0, 10.1, 12.0, 12.1):
         run_id = queue_benchmark(store, "timm:resnet18")
         finish(store, run_id, [benchmark_row("resnet18", latency_ms=ms)])
-        runs[run_id] = timings.timed_rows(store, store.run(run_id), tmp_path)
-    runs |= {number: timings.timed_rows(store, store.run(number), tmp_path) for number in runs}
+        runs[run_id] = timed_rows(store, store.run(run_id), tmp_path)
+    runs |= {number: timed_rows(store, store.run(number), tmp_path) for number in runs}
     lines = timings.ratios(timings.matching_pairs(runs, min(runs)), "ms", seed=1)
     assert list(lines["speedup"]) == pytest.approx([10 / 10.1, 10 / 12, 10 / 12.1])
     assert set(lines["verdict"]) == {"same request"}
@@ -268,7 +268,7 @@ def test_rows_keep_the_node_that_timed_them(store: Store, tmp_path: Path) -> Non
     for host in ("node 1", "node 2", "node 1"):
         ids.append(queue_benchmark(store, "timm:resnet18"))
         finish(store, ids[-1], [benchmark_row("resnet18", latency_ms=10.0, host=host)])
-    first, second, third = (timings.timed_rows(store, store.run(run_id), tmp_path)[0] for run_id in ids)
+    first, second, third = (timed_rows(store, store.run(run_id), tmp_path)[0] for run_id in ids)
     assert [len(row.repeats) for row in (first, second, third)] == [2, 1, 2], "a run on another node is not a repeat"
     lines = timings.ratios([(first, second), (first, third)], "ms", seed=1)
     assert list(lines["verdict"]) == ["not comparable", "same request"]
@@ -293,7 +293,7 @@ def test_runs_of_two_hosts_are_not_comparable(
     for host in (ENVIRONMENT.host, other):
         run_id = queue_benchmark(store, "timm:resnet18")
         finish(store, run_id, [benchmark_row("resnet18")], ENVIRONMENT.model_copy(update={"host": host}))
-    runs = {number: timings.timed_rows(store, store.run(number), tmp_path) for number in (1, 2)}
+    runs = {number: timed_rows(store, store.run(number), tmp_path) for number in (1, 2)}
     line = only_row(timings.ratios(timings.matching_pairs(runs, 1), "ms", seed=1))
     assert (line["verdict"], line["differs_in"], line["speedup"]) == (verdict, differs, 1.0)
 
@@ -661,9 +661,9 @@ def test_by_setting_finds_the_latest_timing_of_each_model(store: Store, tmp_path
         [benchmark_row("resnet50", flags=["contended"]), benchmark_row("resnet26"), benchmark_row("resnet26", "trace")],
     )
     names = ["timm:resnet50", "timm:resnet34", "timm:resnet18", "timm:resnet26"]
-    runs = timings.runs_of_models(store, names)
+    runs = runs_of_models(store, names)
     assert [item.id for item in runs] == [newest, new, old]
-    groups = timings.by_setting(store, [(item, tmp_path, store.rows(item.id)) for item in runs], names)
+    groups = by_setting(store, [(item, tmp_path, store.rows(item.id)) for item in runs], names)
     assert [(setting.variant, [(item.row.model, item.run) for item in group]) for setting, group in groups] == [
         ("eager", [("resnet50", old), ("resnet18", new), ("resnet26", newest)]),
         ("compile", [("resnet50", old), ("resnet18", old)]),
@@ -677,9 +677,9 @@ def test_models_timed_in_separate_runs_are_compared_like_runs(store: Store, tmp_
             ids[model] = queue_benchmark(store, f"timm:{model}", publishable=True)
             finish(store, ids[model], [benchmark_row(model, latency_ms=ms)])
     names = ["timm:resnet18", "timm:resnet50"]
-    runs = [(entry, tmp_path, store.rows(entry.id)) for entry in timings.runs_of_models(store, names)]
-    ((_, rows),) = timings.by_setting(store, runs, names)
-    assert rows == [timings.timed_rows(store, store.run(ids[model]), tmp_path)[0] for model in ids]
+    runs = [(entry, tmp_path, store.rows(entry.id)) for entry in runs_of_models(store, names)]
+    ((_, rows),) = by_setting(store, runs, names)
+    assert rows == [timed_rows(store, store.run(ids[model]), tmp_path)[0] for model in ids]
     assert [row.publishable for row in rows] == [True, True]
     line = only_row(timings.ratios([(rows[0], rows[1])], "ms", seed=1))
     assert (line["verdict"], line["note"]) == ("slower", "of 3 and 3 turns")

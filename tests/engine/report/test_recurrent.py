@@ -11,7 +11,7 @@ import pytest
 
 from engine.report import frames
 from engine.report.compare import timings
-from engine.report.compare.timings import Timed
+from engine.report.compare.timed import Timed
 from engine.report.export import fastrnns, timm_dynamo
 from engine.report.figures import recurrent, speed
 from engine.report.timings import needs, samples

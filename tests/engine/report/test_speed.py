@@ -12,7 +12,7 @@ import pytest
 from engine.published import speeds as published_speeds
 from engine.report import frames
 from engine.report.catalog import catalog
-from engine.report.compare import timings as compare_timings
+from engine.report.compare.timed import by_setting
 from engine.report.figures import speed
 from engine.report.quantities import QUANTITIES
 from engine.report.style import COLOURS
@@ -569,7 +569,7 @@ def test_disturbed_timing_is_shown_only_if_there_is_no_other(store: Store) -> No
     ]
     points = rates.models(store).set_index("model")["latency_ms"]
     assert points.to_dict() == {"a": 21.0, "b": 80.0}
-    ((_, compared),) = compare_timings.by_setting(store, runs, ["timm:a", "timm:b"])
+    ((_, compared),) = by_setting(store, runs, ["timm:a", "timm:b"])
     assert [line.row.latency_ms for line in compared] == [21.0, 80.0]
     no_counts = pd.DataFrame({"context_length": []}, index=pd.MultiIndex.from_arrays([[], []]))
     speeds = estimates.of_model([], latest, no_counts, "timm:b", "224")
