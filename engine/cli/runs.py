@@ -1,6 +1,7 @@
 """The commands runs and resume: list, show and change runs."""
 
 import json
+import time
 from importlib import import_module
 from pathlib import Path
 
@@ -10,11 +11,14 @@ from pydantic_settings import CliPositionalArg
 from engine import atomic
 from engine.cli.bulk import Delete, List, Note, Prune, Restore, Rows, Several, Storage, Tag, Upload
 from engine.cli.compare import Compare
-from engine.cli.here import Group, OneRun, main_columns, store_here, subcommands, submit
-from engine.cli.output import OutputFile, note, printable, show_table
+from engine.cli.here import EndedBadly, Group, OneRun, main_columns, store_here, subcommands, submit
+from engine.cli.output import OutputFile, clear_progress, note, printable, show_progress, show_table
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.words import numbered_runs
+from engine.words import numbered_runs, plural, shortened
+
+POLL_S = 1.0
+"""Seconds between two looks at runs that a command waits for."""
 
 
 class Show(OneRun):
@@ -102,6 +106,33 @@ class Cancel(Several):
             jobs.ensure_scheduler(Settings())  # their scheduler may have exited, or their host may be gone
         for run in runs:
             print(f"run {run.id} is {run.state if run.state.ended else 'asked to stop'}")
+
+
+class Wait(Several):
+    """Wait until runs have ended. The exit code is 1 if one of them did not finish or has failed rows."""
+
+    def cli_cmd(self) -> None:
+        from engine import jobs
+
+        with store_here() as store:
+            waiting, bad = list(self.run_ids), 0
+            while waiting:
+                runs = [store.run(run_id) for run_id in waiting]
+                for run in (run for run in runs if run.state.ended):
+                    waiting.remove(run.id)
+                    bad += run.outcome != "finished"
+                    clear_progress()
+                    print(
+                        f"run {run.id} is {run.outcome}" + (f": {printable(run.error)}" if run.error else ""),
+                        flush=True,
+                    )
+                if waiting:
+                    jobs.ensure_scheduler(Settings(), store)  # it may have been killed
+                    steps = [f"{run.id} ({run.outcome}, {run.done}/{run.total})" for run in runs if run.id in waiting]
+                    show_progress(f"waiting for {shortened(steps)}")
+                    time.sleep(POLL_S)
+        if bad:
+            raise EndedBadly(f"{bad} of {plural(len(self.run_ids), 'run')} did not finish, or with failed rows")
 
 
 class Hosts(BaseModel):
@@ -197,7 +228,7 @@ class _Runs(Group):
 
 
 COMMANDS = subcommands(
-    *(List, Show, Log, Cancel, Hosts, Tag, Note, Rows, Compare, Delete, Prune, Storage, Restore, Upload),
+    *(List, Show, Log, Wait, Cancel, Hosts, Tag, Note, Rows, Compare, Delete, Prune, Storage, Restore, Upload),
     *(Export, ExportModel, Import),
 )
 Runs = create_model("Runs", __base__=_Runs, __doc__=_Runs.__doc__, **COMMANDS)

@@ -51,6 +51,34 @@ def test_runs_of_an_empty_store_prints_no_runs_yet(store: Store, capsys: pytest.
 
 
 @pytest.mark.slow
+def test_runs_wait_ends_with_the_last_run_and_tells_of_failures(
+    store: Store, ended: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In place of a scheduler, each look finishes one more run."""
+    queued = [queue(store, "resnet18"), queue(store, "resnet50")]
+    rows = {queued[0]: [profile_row("resnet18")], queued[1]: [profile_row("resnet50", status="error", error="no")]}
+    todo = list(queued)
+
+    def finish_one(_settings: Settings, opened: Store) -> None:
+        finish(opened, todo[0], list(rows[todo.pop(0)]))
+
+    monkeypatch.setattr("engine.jobs.ensure_scheduler", finish_one)
+    monkeypatch.setattr("engine.cli.runs.POLL_S", 0)
+    printed = engine(capsys, "runs", "wait", ended[0], *queued, code=1)
+    lines = [line for line in printed.splitlines() if not line.startswith("waiting")]
+    assert lines == [
+        f"run {ended[0]} is finished",
+        f"run {queued[0]} is finished",
+        f"run {queued[1]} is all failed",
+        "1 of 3 runs did not finish, or with failed rows",
+    ]
+    assert engine(capsys, "runs", "wait", ended[0]) == f"run {ended[0]} is finished\n"
+    assert "there is no run 99" in engine(capsys, "runs", "wait", ended[0], 99, code=2)
+    store.request_cancel(cancelled := queue(store, "resnet18"))
+    assert f"run {cancelled} is cancelled" in engine(capsys, "runs", "wait", cancelled, code=1)
+
+
+@pytest.mark.slow
 def test_runs_list_filters_orders_and_exports(
     store: Store, ended: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
