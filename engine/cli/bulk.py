@@ -11,7 +11,7 @@ from typing_extensions import TypeAliasType
 
 from engine import atomic
 from engine.cli.here import EndedBadly, OneRun, RunId, refuse_open, store_here
-from engine.cli.output import OutputFile, TableFile, note, printable, table_format
+from engine.cli.output import OutputFile, TableFile, note, printable, save_table, table_format
 from engine.results import kinds
 from engine.settings import Settings
 from engine.specs import Refused
@@ -39,7 +39,7 @@ class List(BaseModel, str_strip_whitespace=True):
     limit: int = Field(30, ge=1, le=10_000, description="Runs per page.")
     page: int = Field(1, ge=1, le=10_000_000, description="Number of the page.")
     output: TableFile | None = Field(
-        None, description="Write the runs of all pages to this .csv, .json or .parquet file instead."
+        None, description="Write the runs of all pages to this .csv, .json or .parquet file instead; - prints CSV."
     )
 
     def cli_cmd(self) -> None:
@@ -49,10 +49,9 @@ class List(BaseModel, str_strip_whitespace=True):
 
         with store_here() as store:
             if self.output:
-                from engine.report.export import bulk, tables  # imports pandas
+                from engine.report.export import bulk  # imports pandas
 
-                tables.save(bulk.runs(store, wanted), self.output)
-                note(f"{plural(store.count(wanted), 'run')} written to {self.output}")
+                save_table(bulk.runs(store, wanted), self.output, "run")
                 return
             runs = store.find(wanted, limit=self.limit, offset=(self.page - 1) * self.limit)
             total = store.count(wanted)

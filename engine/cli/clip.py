@@ -166,7 +166,9 @@ class Search(OneRun):
         description="The text to search for, used as typed, such as 'a photo of a red car'.",
     )
     top: int = Field(12, ge=1, le=MOST_HITS, description="Number of images to print.")
-    output: TableFile | None = Field(None, description="Write the hits to this .csv, .json or .parquet file.")
+    output: TableFile | None = Field(
+        None, description="Write the hits to this .csv, .json or .parquet file; - prints CSV."
+    )
 
     def cli_cmd(self) -> None:
         from engine.jobs.references import search_question

@@ -37,7 +37,7 @@ class Compare(Several):
         "", description="The time that is compared: ms, per_sample, forward_ms, ... Default: ms, or the first there is."
     )
     output: TableFile | None = Field(
-        None, description="Write the whole table to this .csv, .json or .parquet file instead."
+        None, description="Write the whole table to this .csv, .json or .parquet file instead; - prints CSV."
     )
 
     repeat: bool = Field(

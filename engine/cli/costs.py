@@ -50,7 +50,9 @@ class Catalog(BaseModel):
     )
     sort: str = Field("gmacs", description="Column to sort by, named as here or as in the file of --output.")
     descending: bool = Field(False, description="Sort in descending order.")
-    output: TableFile | None = Field(None, description="Write all columns to this .csv, .json or .parquet file.")
+    output: TableFile | None = Field(
+        None, description="Write all columns to this .csv, .json or .parquet file; - prints CSV."
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> "Catalog":
@@ -171,7 +173,9 @@ class Published(BaseModel):
     """Show the published accuracies by publisher, and which of them match no model of the catalogue."""
 
     unmatched: bool = Field(False, description="List the rows that match no model, each with the reason.")
-    output: TableFile | None = Field(None, description="Write the table to this .csv, .json or .parquet file.")
+    output: TableFile | None = Field(
+        None, description="Write the table to this .csv, .json or .parquet file; - prints CSV."
+    )
 
     def cli_cmd(self) -> None:
         from engine.report.catalog import catalog

@@ -53,7 +53,9 @@ class Estimate(BaseModel):
     device: str = Field("", description="Words of a known device's name, such as '4090 compiled'. Default: all.")
     batch_size: int | None = Field(None, ge=1, le=65_536, description="Images per call. Default: the device's usual.")
     rates: bool = Field(False, description="Print the error and the effective rates of the devices instead.")
-    output: TableFile | None = Field(None, description="Write all columns to this .csv, .json or .parquet file.")
+    output: TableFile | None = Field(
+        None, description="Write all columns to this .csv, .json or .parquet file; - prints CSV."
+    )
 
     def cli_cmd(self) -> None:
         import pandas as pd

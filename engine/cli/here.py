@@ -238,7 +238,9 @@ class Flags(BaseModel):
 class RunHere(Flags):
     """A command that does the run of its flags in this process."""
 
-    output: TableFile | None = Field(None, description="Write the rows to this .csv, .json or .parquet file.")
+    output: TableFile | None = Field(
+        None, description="Write the rows to this .csv, .json or .parquet file; - prints CSV."
+    )
 
     def cli_cmd(self) -> None:
         with store_here() as store:

@@ -82,13 +82,19 @@ def table_format(output: Path | None, given: str | None) -> str | None:
     return given or ending
 
 
+STDOUT = Path("-")
+"""In place of a file, prints a table as CSV."""
+
+
 def writable_table(path: Path) -> Path:
-    """Return the path of a table to write, checked before anything is measured.
+    """Return STDOUT or the path of a table to write, checked before anything is measured.
 
     Errors: ValueError for another file type or a path that cannot be written.
     """
+    if path == STDOUT:
+        return path
     if path.suffix.removeprefix(".") not in TABLES:
-        raise ValueError(f"{path} is neither a .csv nor a .json nor a .parquet file")
+        raise ValueError(f"{path} is neither a .csv nor a .json nor a .parquet file, nor - for CSV on the terminal")
     return writable(path)
 
 
@@ -260,10 +266,18 @@ def show_table(full: "pd.DataFrame", short: "pd.DataFrame", output: Path | None)
         ratios = {str(name): _ratio for name in text if str(name).startswith("speedup")}
         print(text.to_string(index=False, float_format=two_decimals, formatters=ratios))
         return
+    save_table(full, output, "row")
+
+
+def save_table(frame: "pd.DataFrame", output: Path, name: str) -> None:
+    """Write a table to a file, or print it as CSV to STDOUT. name: what a line of it is, for the message."""
     from engine.report.export import tables
 
-    tables.save(full, output)
-    note(f"{plural(len(full), 'row')} written to {output}")
+    if output == STDOUT:
+        print(tables.to_csv(frame), end="")
+        return
+    tables.save(frame, output)
+    note(f"{plural(len(frame), name)} written to {output}")
 
 
 def show_text(text: str, output: Path | None) -> None:

@@ -297,6 +297,10 @@ def test_catalog_filters_sorts_and_exports(capsys: pytest.CaptureFixture[str], t
     assert all("open_clip" in line and "ViT-B-" in line for line in lines[1:])
     assert main([*line, "--output", str(tmp_path / "found.csv")]) == 0
     exported = read_csv(tmp_path / "found.csv")
+    assert f"{len(exported)} rows written to {tmp_path}" in capsys.readouterr().err
+    assert main([*line, "--output", "-"]) == 0
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ((tmp_path / "found.csv").read_text(), "")
     assert len(exported) == len(lines) - 1 > 5
     gmacs = [float(row["gmacs"]) for row in exported]
     assert gmacs == sorted(gmacs, reverse=True)
