@@ -199,12 +199,8 @@ def _modules_followed(model: torch.nn.Module, counter: _Counter) -> Iterator[Non
             total.calls += 1
             total.output = _shape(out)
 
-    hooks = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
-    try:
+    with register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True):
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 @contextmanager

@@ -160,9 +160,5 @@ def _traceable(model: torch.nn.Module) -> Iterator[None]:
             raise RuntimeError(f"fvcore cannot count a model that catches the error of a module ({failed[0]})")
         return tuple(leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor))
 
-    hooks = [model.register_forward_hook(flatten), register_module_forward_hook(note_error, always_call=True)]
-    try:
+    with model.register_forward_hook(flatten), register_module_forward_hook(note_error, always_call=True):
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
