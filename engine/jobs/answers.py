@@ -153,7 +153,7 @@ class Answers:
         process = self._running_process()
         if question is None:
             return {}
-        request = {"ask": question.name, "question": question.model_dump(mode="json")}
+        request = {"ask": type(question).__name__, "question": question.model_dump(mode="json")}
         limit, began = threading.Timer(LONGEST_S, process.kill), time.monotonic()
         limit.start()
         line = _exchange(process, json.dumps(request).encode() + b"\n")
@@ -200,7 +200,7 @@ class Answers:
 
 def _key(question: Question) -> str:
     """Return a short key, because questions with an image are long."""
-    return sha256(f"{question.name} {question.model_dump_json()}".encode()).hexdigest()
+    return sha256(f"{type(question).__name__} {question.model_dump_json()}".encode()).hexdigest()
 
 
 def _exchange(process: "subprocess.Popen[bytes]", line: bytes) -> bytes:

@@ -1,11 +1,10 @@
 """Questions of pages that need the heavy libraries but are not runs, such as memory estimates.
 
-`engine/jobs/answers.py` sends them to one process. Each subclass has a `name`; `engine/tasks/answers.py` maps names to
-modules.
+`engine/jobs/answers.py` sends them to one process. `engine/tasks/answers.py` names the module that answers each class.
 """
 
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Base64Bytes, Field
 
@@ -26,13 +25,9 @@ LARGEST_IMAGE_MB = 10
 class Question(Closed):
     """A question. For a while, equal questions get the same answer."""
 
-    name: ClassVar[str]
-
 
 class Search(Question):
     """Find the evaluated images nearest to a text. The answer is an `engine.results.answers.Hits`."""
-
-    name: ClassVar[str] = "search"
 
     spec: EvaluateSpec
     """The spec of the evaluation."""
@@ -47,8 +42,6 @@ class Search(Question):
 class Outlook(Question):
     """Check the files of a training or evaluation and whether its memory suffices. The answer is a `Prospect`."""
 
-    name: ClassVar[str] = "outlook"
-
     spec: TrainSpec | EvaluateSpec
     """The spec with a batch size, which may come from the data."""
 
@@ -61,8 +54,6 @@ class Outlook(Question):
 
 class Match(Question):
     """Compare one image with texts. The answer is an `engine.results.answers.Matches`."""
-
-    name: ClassVar[str] = "match"
 
     spec: EvaluateSpec
     """The spec of an evaluation of the model."""
@@ -78,8 +69,6 @@ class Match(Question):
 class Augment(Question):
     """Augment some images as the training would. The answer is an `Augmented`."""
 
-    name: ClassVar[str] = "augment"
-
     spec: TrainSpec
 
     @classmethod
@@ -94,8 +83,6 @@ class Augment(Question):
 class Export(Question):
     """Write the model of a checkpoint into a folder that open_clip loads. The answer is an `Exported`."""
 
-    name: ClassVar[str] = "export"
-
     checkpoint: Path
     folder: Path
     """A folder that does not exist yet or is empty."""
@@ -104,8 +91,8 @@ class Export(Question):
 
 
 def load(name: str, payload: object) -> Question:
-    """Return the question with this name. Errors: LookupError for an unknown one, ValidationError for a bad payload."""
+    """Return the question of the class `name`. Errors: LookupError for no such class; ValidationError."""
     for question in Question.__subclasses__():
-        if question.name == name:
+        if question.__name__ == name:
             return question.model_validate(payload)
     raise LookupError(f"no question is called {name!r}")

@@ -1,6 +1,6 @@
 """The process that answers questions. It reads JSON lines from standard input and writes one answer per line.
 
-    {"ask": "search", "question": {...}}  ->  the answer as JSON  or  {"refused": "why"}
+    {"ask": "Search", "question": {...}}  ->  the answer as JSON  or  {"refused": "why"}
 
 The process keeps running, so that libraries are imported and a model is loaded only once. It ends when its input is
 closed. What libraries print goes to standard error.
@@ -21,14 +21,14 @@ from engine.specs import Refused, error_message, questions
 
 log = logging.getLogger(__name__)
 
-ANSWERED_BY = {
-    "outlook": "engine.training.answers.outlook",
-    "search": "engine.training.evaluation.search",
-    "match": "engine.training.evaluation.match",
-    "augment": "engine.training.answers.augmented",
-    "export": "engine.training.answers.export",
+ANSWERED_BY: dict[type[questions.Question], str] = {
+    questions.Outlook: "engine.training.answers.outlook",
+    questions.Search: "engine.training.evaluation.search",
+    questions.Match: "engine.training.evaluation.match",
+    questions.Augment: "engine.training.answers.augmented",
+    questions.Export: "engine.training.answers.export",
 }
-"""Modules whose `answer(question)` answers the questions of each name."""
+"""Modules whose `answer(question)` answers the questions of each class."""
 
 
 def serve() -> None:
@@ -50,7 +50,7 @@ def _answer(line: bytes) -> dict[str, Any]:
     try:
         request = json.loads(line)
         question = questions.load(request["ask"], request["question"])
-        answer: dict[str, Any] = import_module(ANSWERED_BY[question.name]).answer(question).model_dump(mode="json")
+        answer: dict[str, Any] = import_module(ANSWERED_BY[type(question)]).answer(question).model_dump(mode="json")
         return answer
     except Exception as error:
         if not isinstance(error, Refused | ValidationError):

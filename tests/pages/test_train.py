@@ -578,7 +578,7 @@ def test_link_with_settings_fills_the_form(index: int, store: Store) -> None:
 def answer_outlook(answers: Answering, **fields: object) -> None:
     """Answer the question about the files and memory that a run needs."""
     prospect = Prospect.model_validate({"cache": "/cache", "free_mb": 30_000.0, **fields})
-    answers.futures["outlook"].set_result(prospect.model_dump(mode="json"))
+    answers.futures[Outlook].set_result(prospect.model_dump(mode="json"))
 
 
 def test_form_stays_usable_while_weights_and_memory_are_checked(answers: Answering) -> None:
@@ -613,7 +613,7 @@ def test_outlook_question_depends_on_batch_size_not_learning_rate(answers: Answe
 def test_chosen_augmentation_shows_augmented_images(answers: Answering) -> None:
     app = open_page(PAGE)
     assert not answers.asked_of(Augment)
-    answers.futures["augment"].set_result({"images": [b64encode(encoded()).decode()] * 10})
+    answers.futures[Augment].set_result({"images": [b64encode(encoded()).decode()] * 10})
     app = open_page(PAGE, train_aug_scale="0.2,0.5", train_image_size="24x48")
     assert not app.exception
     question = answers.asked_of(Augment)[-1]
@@ -629,7 +629,7 @@ def test_unreachable_weights_disable_the_start(answers: Answering) -> None:
 
 
 def test_failed_outlook_allows_the_start_with_a_warning(answers: Answering) -> None:
-    answers.futures["outlook"].set_exception(Refused("the process that answers has died"))
+    answers.futures[Outlook].set_exception(Refused("the process that answers has died"))
     app = open_page(PAGE)
     assert "**warning**: The files and memory for digits-clip could not be determined: the process" in plain_text(app)
     assert not app.button(key="train_go").disabled
@@ -857,7 +857,7 @@ def test_checkpoint_is_exported_once_and_offered_as_zip(store: Store, settings: 
     assert "Exporting." in plain_text(app)
     question.folder.mkdir(parents=True)
     (question.folder / "README.md").write_text(question.card)
-    answers.futures["export"].set_result({"folder": str(question.folder), "files": {"README.md": 1}})
+    answers.futures[Export].set_result({"folder": str(question.folder), "files": {"README.md": 1}})
     app.run()
     assert not app.exception
     assert f'open_clip.create_model_and_transforms("local-dir:{question.folder}")' in verbatim(app)
@@ -898,7 +898,7 @@ def test_uploaded_picture_is_matched_with_the_classes(
     assert (question.image, question.texts[7]) == (picture, "seven")
     assert all("{}" in template for template in question.templates)
     texts_ = [{"text": "seven", "similarity": 0.31, "probability": 0.9}]
-    answers.futures["match"].set_result({"texts": texts_})
+    answers.futures[Match].set_result({"texts": texts_})
     app.run()
     assert app.dataframe[-1].value.to_dict("records") == [texts_[0] | {"probability": 90}]
     app.toggle(key=f"try_names_{run_id}").set_value(False).run()

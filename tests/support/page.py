@@ -70,22 +70,22 @@ class Answering:
 
     def __init__(self) -> None:
         self.asked: list[Question] = []
-        self.futures: defaultdict[str, Future[dict[str, Any]]] = defaultdict(Future)
-        """The future of each kind of question, by the question's name."""
+        self.futures: defaultdict[type[Question], Future[dict[str, Any]]] = defaultdict(Future)
+        """The future of each class of questions."""
 
     def start(self) -> None:
         """Do nothing: there is no process to start."""
 
     def ask(self, question: Question) -> "Future[dict[str, Any]]":
         self.asked.append(question)
-        return self.futures[question.name]
+        return self.futures[type(question)]
 
     def asked_of(self, kind: type[Q]) -> list[Q]:
         """Return the questions of this kind asked so far."""
         return [question for question in self.asked if isinstance(question, kind)]
 
     def latest(self, question: Question) -> "Future[dict[str, Any]] | None":
-        answer = self.futures[question.name]
+        answer = self.futures[type(question)]
         return answer if answer.done() else None
 
 

@@ -214,13 +214,13 @@ def test_closed_answers_refuse_questions_and_end_their_process(settings: Setting
 
 @pytest.mark.usefixtures("without_torch")
 def test_invalid_lines_are_refused_and_only_answers_are_printed() -> None:
-    valid_request = {"ask": "search", "question": search(NOWHERE, "two").model_dump(mode="json")}
+    valid_request = {"ask": "Search", "question": search(NOWHERE, "two").model_dump(mode="json")}
     lines = [
         "nonsense",
         "[1, 2]",
         json.dumps({}),
         json.dumps({"ask": "the way", "question": {}}),
-        json.dumps({"ask": "search", "question": {"text": ""}}),
+        json.dumps({"ask": "Search", "question": {"text": ""}}),
         json.dumps(valid_request),
     ]
     process = subprocess.run(

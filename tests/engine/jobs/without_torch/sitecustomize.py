@@ -9,7 +9,7 @@ from engine.results.answers import Hit, Hits
 from engine.specs.questions import Search
 from engine.tasks import answers
 
-answers.ANSWERED_BY = {Search.name: __name__}
+answers.ANSWERED_BY = {Search: __name__}
 
 
 def answer(question: Search) -> Hits:
