@@ -128,8 +128,8 @@ def show_rows(run: "Run", rows: Sequence[Row], output: Path | None) -> None:
     show_table(frame, main_columns(run, frame), output)
 
 
-def main_columns(run: "Run", frame: "pd.DataFrame", *more: str) -> "pd.DataFrame":
-    """Return the columns of a run's rows that a terminal shows, and `more`.
+def main_columns(run: "Run", frame: "pd.DataFrame") -> "pd.DataFrame":
+    """Return the columns of a run's rows that a terminal shows.
 
     A training also shows the metric that decides its best checkpoint. Checkpoints that are gone have a mark.
     """
@@ -137,7 +137,7 @@ def main_columns(run: "Run", frame: "pd.DataFrame", *more: str) -> "pd.DataFrame
     from engine.store.copies import remote
 
     deciding = frame["best_metric"] if run.kind == "train" else ()
-    short = brief(frame, list(dict.fromkeys([*SHOWN[run.kind], *deciding, *more])))
+    short = brief(frame, list(dict.fromkeys([*SHOWN[run.kind], *deciding])))
     if run.kind == "train" and "checkpoint" in short:
         with suppress(remote.Unreachable):  # then nobody knows which are left
             names = {path.name for path in checkpoints.versions(Settings(), run)}
@@ -155,16 +155,21 @@ def conclude(run: "Run", rows: Sequence[Row]) -> None:
         note(f"note on {plural(count, 'row')}: {printable(text)}")
     if len(notes) > MOST_NOTES:
         note(f"{plural(len(notes) - MOST_NOTES, 'other note')}: see the column notes of `runs rows {run.id}`")
-    failed = [row for row in rows if row.status != "ok"]
-    for row in failed:
-        note(f"{describe_row(row)} failed ({row.status}): {printable(row.error)}")
-    if failed or run.state != State.FINISHED:
+    if (failed := note_failed(rows)) or run.state != State.FINISHED:
         ending = "" if rows else ", without a row"
         if failed:
-            ending = f": {len(failed)} of {plural(len(rows), 'row')} failed"
+            ending = f": {failed} of {plural(len(rows), 'row')} failed"
         parts = [f"run {run.id} {run.state}{ending}", printable(run.error), _how_to_resume(run)]
         raise EndedBadly(" ".join(sentence(part) for part in parts if part))
     note(f"run {run.id} finished; its files are in {RunFiles(Settings().runs_dir, run.id).dir}")
+
+
+def note_failed(rows: Sequence[Row]) -> int:
+    """Print the error of each failed row, and return their number."""
+    failed = [row for row in rows if row.status != "ok"]
+    for row in failed:
+        note(f"{describe_row(row)} failed ({row.status}): {printable(row.error)}")
+    return len(failed)
 
 
 def _how_to_resume(run: "Run") -> str:

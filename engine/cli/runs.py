@@ -11,7 +11,7 @@ from pydantic_settings import CliPositionalArg
 from engine import atomic
 from engine.cli.bulk import Delete, List, Note, Prune, Restore, Rows, Several, Storage, Tag, Upload
 from engine.cli.compare import Compare
-from engine.cli.here import EndedBadly, Group, OneRun, main_columns, store_here, subcommands, submit
+from engine.cli.here import EndedBadly, Group, OneRun, main_columns, note_failed, store_here, subcommands, submit
 from engine.cli.output import OutputFile, clear_progress, note, printable, show_progress, show_table
 from engine.settings import Settings
 from engine.specs import Refused
@@ -63,7 +63,8 @@ class Show(OneRun):
 
             frame = getattr(frames, run.kind)(rows)
             print()
-            show_table(frame, main_columns(run, frame, "error"), None)
+            show_table(frame, main_columns(run, frame), None)
+            note_failed(rows)
 
 
 class Log(OneRun):
@@ -128,8 +129,12 @@ class Wait(Several):
                     )
                 if waiting:
                     jobs.ensure_scheduler(Settings(), store)  # it may have been killed
-                    steps = [f"{run.id} ({run.outcome}, {run.done}/{run.total})" for run in runs if run.id in waiting]
-                    show_progress(f"waiting for {shortened(steps)}")
+                    states = [
+                        f"{run.id} ({run.outcome}{f', {run.done}/{run.total}' if run.total else ''})"
+                        for run in runs
+                        if run.id in waiting
+                    ]
+                    show_progress(f"waiting for {shortened(states)}")
                     time.sleep(POLL_S)
         if bad:
             raise EndedBadly(f"{bad} of {plural(len(self.run_ids), 'run')} did not finish, or with failed rows")

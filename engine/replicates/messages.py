@@ -14,6 +14,12 @@ from engine.specs.base import Closed
 TimedSpec = BenchmarkSpec | RecurrentSpec
 """Requests that are timed in fresh processes."""
 LONGEST_ERROR = 2000
+NEEDED_TO_COMPILE = {
+    "Python.h: No such file": "Python's headers: install python3-dev, on Fedora python3-devel",
+    "No working C++ compiler": "a C++ compiler: install g++, or set CXX to another one",
+    "Failed to find C compiler": "a C compiler: install gcc, or set CC to another one",
+}
+"""What torch.compile lacks and the remedy, by a part of its error."""
 
 
 class Measured(Closed):
@@ -101,8 +107,11 @@ class Report(Closed):
 
 
 def error_text(error: BaseException) -> str:
-    """Return the message of an error, shortened to LONGEST_ERROR characters, with the remedy for a folder's blanks."""
+    """Return the message of an error, shortened to LONGEST_ERROR characters, with the remedy if a compiler failed."""
     text, folder = error_message(error).strip(), tempfile.gettempdir()
-    if "C++ compile error" in text and " " in folder:
-        text = f"torch.compile needs a temporary folder without blanks, unlike {folder!r}: set TMPDIR. {text}"
+    needed = next((needed for sign, needed in NEEDED_TO_COMPILE.items() if sign in text), "")
+    if not needed and "C++ compile error" in text and " " in folder:
+        needed = f"a temporary folder without blanks, unlike {folder!r}: set TMPDIR"
+    if needed:
+        text = f"torch.compile needs {needed}. {text}"
     return text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR] + " ..."

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._inductor.exc import InvalidCxxCompiler
 
 from engine.models import library, variants
 from engine.models.built import Built, Wanted
@@ -501,6 +502,21 @@ def test_failed_compilation_in_a_folder_with_blanks_has_the_remedy(
     text = error_text(RuntimeError("CppCompileError: C++ compile error"))
     assert text.startswith(begin)
     assert ("set TMPDIR" in text) == (" " in folder)
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ("main.cpp:65:10: fatal error: Python.h: No such file or directory", "install python3-dev"),
+        (str(InvalidCxxCompiler()), "install g++"),
+        ("Failed to find C compiler. Please specify via CC", "install gcc"),
+    ],
+)
+def test_failed_compilation_without_a_compiler_or_headers_has_the_remedy(message: str, remedy: str) -> None:
+    text = error_text(RuntimeError(message))
+    assert text.startswith("torch.compile needs ")
+    assert remedy in text
+    assert message in text
 
 
 def test_note_of_differing_eager_runs_names_nondeterminism(tmp_path: Path) -> None:
