@@ -285,8 +285,12 @@ class Part:
                 f"the probe was trained on {len(images):,} images and tested on {plural(len(test.pairs), 'other')}: "
                 "give probe data to test it on all"
             )
-        probed = classification.probe(
-            *(images, labels, test.images, test.labels, spec.seed),
+
+        def progress(note: str) -> Progress:
+            return self.progress.model_copy(update={"note": note})
+
+        probed = yield from classification.probe(
+            *(images, labels, test.images, test.labels, spec.seed, progress),
             strengths=spec.probe_c,
             classes=len(self._classes) or None,
         )

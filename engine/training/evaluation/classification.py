@@ -1,7 +1,7 @@
 """Zero-shot and linear-probe classification: accuracies, recall and confusion."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.results import Event
 from engine.specs import Refused
 from engine.specs.evaluate import STRENGTHS
 from engine.words import shortened
@@ -20,6 +21,9 @@ MOST_AT_ONCE = 2**24
 MOST_CONFUSED = 5000
 """Keep no confusion matrix of more classes: with 21,841 classes it takes 3.8 GB, and its file cannot be drawn."""
 Array = NDArray[np.float64]
+Inputs = NDArray[np.float32]
+MakeEvent = Callable[[str], Event]
+"""A function that returns the event to yield, from a note."""
 
 
 @dataclass(frozen=True)
@@ -123,22 +127,25 @@ def probe(
     features: Tensor,
     labels: Tensor,
     seed: int,
+    event: MakeEvent,
     *,
     strengths: Sequence[float] = STRENGTHS,
     classes: int | None = None,
-) -> Classification:
+) -> Generator[Event, None, Classification]:
     """Fit a linear probe on features (N, D) with labels (N,), and judge it on features (M, D) with labels (M,).
 
     strengths: values of C; the one that `strength` returns is used. classes: number of classes; the largest label plus
-    1 if left out. A class without training pairs is never predicted.
+    1 if left out. A class without training pairs is never predicted. Yields `event(note)` before each fit.
     Errors: Refused if a label is not the index of a class, or if the training pairs have only one class.
     """
     count = classes or int(max(train_labels.max(), labels.max())) + 1
     _check_labels(train_labels, count)
-    inputs, wanted = _array(train_features), train_labels.cpu().numpy()
+    # in float32, as CLIP's features are: a fit takes half the time of one in float64
+    inputs, wanted = train_features.detach().cpu().float().numpy(), train_labels.cpu().numpy()
     if len(np.unique(wanted)) < 2:
         raise Refused("a linear probe needs at least two classes in its training data")
-    chosen = strength(inputs, wanted, seed, strengths)
+    chosen = yield from strength(inputs, wanted, seed, event, strengths)
+    yield event(f"fitting the linear probe to all its data (C = {chosen:g})")
     model = _fit(inputs, wanted, chosen)
     probabilities = torch.zeros(len(features), count, dtype=torch.float64)
     probabilities[:, torch.from_numpy(model.classes_)] = torch.from_numpy(model.predict_proba(_array(features)))
@@ -172,11 +179,13 @@ def renumbered(labels: Tensor, classes: Sequence[str], wanted: Sequence[str]) ->
     return torch.tensor([places[name] for name in classes])[labels]
 
 
-def strength(features: Array, labels: NDArray[np.int64], seed: int, strengths: Sequence[float] = STRENGTHS) -> float:
+def strength(
+    features: Inputs, labels: NDArray[np.int64], seed: int, event: MakeEvent, strengths: Sequence[float] = STRENGTHS
+) -> Generator[Event, None, float]:
     """Return the strength with the best accuracy on a held-out part, the smallest one if several are equal.
 
     The part is stratified if each class has enough pairs. If the rest has only one class, strengths cannot be compared,
-    and the middle one is returned.
+    and the middle one is returned. Yields `event(note)` before each fit.
     """
     if len(strengths) == 1:
         return strengths[0]
@@ -189,11 +198,14 @@ def strength(features: Array, labels: NDArray[np.int64], seed: int, strengths: S
     )
     if len(np.unique(fit_labels)) < 2:
         return strengths[len(strengths) // 2]
-    scores = [_fit(fit, fit_labels, value).score(choose, choose_labels) for value in strengths]
+    scores = []
+    for number, value in enumerate(strengths, 1):
+        yield event(f"choosing C of the linear probe: fit {number} of {len(strengths)} (C = {value:g})")
+        scores.append(_fit(fit, fit_labels, value).score(choose, choose_labels))
     return strengths[int(np.argmax(scores))]
 
 
-def _fit(features: Array, labels: NDArray[np.int64], strength: float) -> Any:
+def _fit(features: Inputs, labels: NDArray[np.int64], strength: float) -> Any:
     """Return a scikit-learn LogisticRegression. It is imported here, because the warm process must not load it."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression

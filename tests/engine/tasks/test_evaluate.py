@@ -51,9 +51,14 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
 def test_progress_never_decreases(tmp_path: Path) -> None:
     tasks = ("retrieval", "zeroshot", "linear-probe")
     spec = EvaluateSpec(model="config:tiny", configs={"tiny": TINY}, samples=60, tasks=tasks)
-    done = [event.done for event in evaluate.run(spec, tmp_path) if isinstance(event, Progress)]
+    events = [event for event in evaluate.run(spec, tmp_path) if isinstance(event, Progress)]
+    done = [event.done for event in events]
     assert done == sorted(done)
     assert done[-1] == 1 + len(tasks)
+    fits = [event.note for event in events if "fit" in event.note]
+    assert len(fits) == len(spec.probe_c) + 1
+    assert fits[1] == "choosing C of the linear probe: fit 2 of 5 (C = 1)"
+    assert fits[-1].startswith("fitting the linear probe to all its data (C = ")
 
 
 def test_float32_is_not_tf32(tmp_path: Path) -> None:
