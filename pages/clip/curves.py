@@ -1,6 +1,9 @@
 """Curves of trainings: their points, the choice of smoothing, and their charts."""
 
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -19,15 +22,46 @@ SMOOTH = {"off": 1, "5": 5, "20": 20, "100": 100}
 FOLDED = "Learning rate, throughput, gradients, memory, ranks"
 
 
-@st.cache_resource(max_entries=32, show_spinner=False, hash_funcs=backend.BY_VERSION)
+PAUSE = 10
+"""Keep the points of an active run for this multiple of the CPU time that reading them took, so that its updates leave
+most of the server's time to other pages. A million points take 3 s."""
+
+
+@dataclass(frozen=True)
+class _Points:
+    run: Run
+    """The version of the run that they belong to."""
+    frame: pd.DataFrame
+    read_again_at: float
+    """Time by time.monotonic() until which they are drawn although the active run has newer ones."""
+
+
 def of_run(run: Run) -> pd.DataFrame:
     """Return the curves of a run as a frame of `training.frame`, which all sessions share. Do not change it."""
-    return training.frame({f"run {run.id}": backend.store().metrics(run.id)})
+    return _points(run).frame
+
+
+def _points(run: Run) -> _Points:
+    """Return the points of a run, read again if it has changed."""
+    kept = _kept(run.id, run.created_at)
+    if not kept or (
+        kept[0].run.revision != run.revision and (run.state.ended or time.monotonic() >= kept[0].read_again_at)
+    ):
+        started = time.thread_time()
+        frame = training.frame({f"run {run.id}": backend.store().metrics(run.id)})
+        kept[:] = [_Points(run, frame, time.monotonic() + PAUSE * (time.thread_time() - started))]
+    return kept[0]
+
+
+@st.cache_resource(max_entries=32, show_spinner=False)
+def _kept(run_id: int, created_at: datetime) -> list[_Points]:
+    """Return a list that keeps the points of a run, only those of one version. created_at: tells stores apart."""
+    return []
 
 
 def of_runs(runs: Sequence[Run]) -> pd.DataFrame:
     """Return the curves of several runs in one frame."""
-    return pd.concat(map(of_run, runs), ignore_index=True)
+    return of_run(runs[0]) if len(runs) == 1 else pd.concat(map(of_run, runs), ignore_index=True)
 
 
 def draw_smoothing(key: str) -> int:
@@ -43,7 +77,7 @@ def draw_large(
     best: step of each run's best model, by the run's label. smooth: span of the moving average in points. recall: draw
     recall at 1 if there is no zero-shot accuracy. whose: added to each title in its text alternative.
     """
-    figures = _figures(tuple(runs), best, smooth, recall=recall, small=False)
+    figures = _figures(_drawn(runs), best, smooth, recall=recall, small=False)
     grid = st.grid(max(1, len(figures)), min_column_width=300)
     for title, figure in figures.items():
         with grid.cell():
@@ -56,13 +90,18 @@ def draw_small(runs: Sequence[Run], smooth: int, *, recall: bool, key: str, whos
     panels = training.small(points, recall=recall)
 
     def draw() -> None:
-        for titles, figure in _figures(tuple(runs), {}, smooth, recall=recall, small=True).items():
+        for titles, figure in _figures(_drawn(runs), {}, smooth, recall=recall, small=True).items():
             chart(figure, key=f"overview_{key}", alt=f"Small charts{whose} over optimizer steps: {titles}")
         if styles := training.overview_key(points, panels):
             st.caption(plain(styles))
 
     if panels:
         fold(FOLDED, draw, key=f"more_{key}")
+
+
+def _drawn(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """Return the versions of runs that their points belong to. Figures are made again only if these change."""
+    return tuple(_points(run).run for run in runs)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False, hash_funcs=backend.BY_VERSION)

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shlex
+import weakref
 import zipfile
 from base64 import b64encode
 from pathlib import Path
@@ -22,11 +23,11 @@ from engine.specs import Refused
 from engine.specs.fields.clip import DataKind
 from engine.specs.questions import Augment, Export, Match, Outlook
 from engine.specs.train import TrainSpec
-from engine.store import State, Store
+from engine.store import State, Store, attempts, queue
 from engine.store.copies import mirror
 from engine.store.files import RunFiles
+from pages.clip import curves, uploads
 from pages.clip import data as clip_data
-from pages.clip import uploads
 from pages.clip.curves import FOLDED
 from pages.shared import rerun
 from pages.shared.form import link as form_link
@@ -34,6 +35,7 @@ from pages.shared.form.command import command
 from pages.shared.form.labels import default_hint
 from pages.train.results import _evaluation
 from tests.support.clip import (
+    ENVIRONMENT,
     curve_points,
     queue_evaluate,
     queue_train,
@@ -524,6 +526,27 @@ def test_running_training_has_curves_before_its_first_row(store: Store) -> None:
     run_id = queue_train(store)
     record(store, run_id, curve_points(30), state=None)
     assert charts(open_page(PAGE, run=str(run_id)))
+
+
+def test_points_of_an_active_training_are_read_again_after_a_pause_and_kept_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million points take 3 s, and the page updates every second."""
+    run_id = queue_train(store)
+    attempt = queue.claim(store.database, ENVIRONMENT.host, run_id)
+    assert attempt
+    attempts.begin(store.database, attempt)
+    attempts.record(store.database, attempt, [ENVIRONMENT, *curve_points(10)])
+    monkeypatch.setattr(curves, "PAUSE", 1e9)
+    app = open_page(PAGE, run=str(run_id))
+    first, figures = weakref.ref(curves.of_run(store.run(run_id))), charts(app)
+    attempts.record(store.database, attempt, curve_points(30))
+    assert curves.of_run(store.run(run_id)) is first()
+    assert charts(app.run()) == figures
+    attempts.finish(store.database, attempt, State.FINISHED, None)
+    assert curves.of_run(store.run(run_id))["step"].max() == 30
+    assert first() is None, "only the latest points are kept"
+    assert charts(app.run()) != figures
 
 
 def test_training_that_took_no_step_can_be_restarted(store: Store) -> None:
