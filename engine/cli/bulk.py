@@ -129,14 +129,15 @@ class Rows(Several):
         if not self.format and ending not in ("", "zip", format):
             raise Refused(f"{self.output} is no .csv, .json, .parquet or .zip file. Rename it, or give --format.")
         with store_here() as store:
+            run_kinds = dict.fromkeys(store.run(run_id).kind for run_id in self.run_ids)
+            path = self.output or Path(f"rows.{format}" if len(run_kinds) == 1 else "rows.zip")
+            zipped = path.suffix == ".zip"
+            if len(run_kinds) > 1 and not zipped:
+                raise Refused(
+                    f"these runs are of {len(run_kinds)} kinds ({', '.join(run_kinds)}), and {path.name} takes one "
+                    f"table. Give --output FILE.zip --format {format}, or runs of one kind."
+                )
             tables = bulk.rows(store, self.run_ids)
-        path = self.output or Path(f"rows.{format}" if len(tables) == 1 else "rows.zip")
-        zipped = path.suffix == ".zip"
-        if len(tables) > 1 and not zipped:
-            raise Refused(
-                f"these runs are of {len(tables)} kinds ({', '.join(tables)}), and {path.name} takes one table. "
-                f"Give --output FILE.zip --format {format}, or runs of one kind."
-            )
         atomic.export(path, bulk.written(tables, format, zipped=zipped))
         print(path)
 

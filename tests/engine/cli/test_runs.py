@@ -18,6 +18,7 @@ from sqlalchemy import update
 
 from engine.__main__ import main
 from engine.jobs.hosts import this_host
+from engine.report.export import bulk
 from engine.settings import Settings
 from engine.specs import EvaluateSpec
 from engine.store import Cause, Exit, State, Store, StoredArtifact, attempts, tables
@@ -193,7 +194,12 @@ def test_prune_keeps_tagged_noted_and_recent_runs(
 
 @pytest.mark.slow
 def test_runs_rows_exports_rows_and_runs_storage_shows_sizes(
-    store: Store, ended: list[int], settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: Store,
+    ended: list[int],
+    settings: Settings,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = tmp_path / "rows.csv"
     assert engine(capsys, "runs", "rows", *ended, "--output", out) == f"{out}\n"
@@ -214,7 +220,9 @@ def test_runs_rows_exports_rows_and_runs_storage_shows_sizes(
     engine(capsys, "runs", "rows", *ended, "--output", out, "--format", "json")
     assert [row["run"] for row in json.loads(ZipFile(out).read("profile.json"))] == ended
     training = store.enqueue(EvaluateSpec())
-    refusal = engine(capsys, "runs", "rows", *ended, training, "--output", tmp_path / "m.json", code=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(bulk, "rows", lambda *_: pytest.fail("rows are read before the refusal"))
+        refusal = engine(capsys, "runs", "rows", *ended, training, "--output", tmp_path / "m.json", code=2)
     assert "these runs are of 2 kinds (profile, evaluate), and m.json takes one table. Give --output" in refusal
     engine(capsys, "runs", "rows", *ended, training, "--output", out)
     assert ZipFile(out).namelist() == ["profile.csv", "evaluate.csv"]
