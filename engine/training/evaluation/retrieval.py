@@ -61,12 +61,15 @@ def _ranks(queries: Tensor, query_images: Tensor, gallery: Tensor, gallery_image
     """
     indices = torch.arange(len(gallery), device=gallery.device)
     # equal columns of a matrix product may be rounded differently, and equal captions must be equally similar
-    gallery, row_of = torch.unique(gallery.float(), dim=0, return_inverse=True)
+    distinct, row_of = torch.unique(gallery.float(), dim=0, return_inverse=True)
+    repeated = len(distinct) < len(gallery)  # else copying their columns takes a quarter of the time
+    candidates = distinct.T if repeated else gallery.float().T
     ranks, size = [], max(1, min(CHUNK, MOST_AT_ONCE // len(indices)))
     for features, image_of in zip(torch.split(queries.float(), size), torch.split(query_images, size), strict=True):
-        similarities = (features @ gallery.T)[:, row_of]
+        similarities = features @ candidates
+        similarities = similarities[:, row_of] if repeated else similarities
         matches = similarities.masked_fill(image_of[:, None] != gallery_images, -torch.inf)
         best, first = matches.max(dim=1, keepdim=True)  # first: the first of equal values
         behind = (similarities < best) | ((similarities == best) & (indices >= first))
-        ranks.append(len(indices) - behind.sum(dim=1))
-    return torch.cat(ranks).cpu().numpy()
+        ranks.append(len(indices) - behind.sum(dim=1, dtype=torch.int32))  # twice as fast as in int64
+    return torch.cat(ranks).long().cpu().numpy()
