@@ -42,13 +42,14 @@ class Device:
 
         batch_size: None means the measured batch size, or the device's typical one for estimates.
         """
-        table = devices.estimate(self.fitted, work, batch_size).assign(source="estimated")
+        table = devices.estimate(self.fitted, work, batch_size)
         found = self.measured if batch_size is None else self.measured[self.measured["batch_size"] == batch_size]
         found = found.drop_duplicates(KEY).set_index(KEY)
-        found = found[found.index.isin(work.index)]
-        table.loc[found.index, ["batch_size", *SPEEDS]] = found[["batch_size", *SPEEDS]].to_numpy(dtype=float)
-        table.loc[found.index, [name for name in COLUMNS if name.endswith(("_low", "_high"))]] = np.nan
-        table.loc[found.index, "source"], table.loc[found.index, "in_range"] = _sources(self.source, found), True
+        known, found = work.index.isin(found.index), found.reindex(work.index)
+        for name in COLUMNS[:-2]:  # batch size, speeds and their limits, which a timing lacks
+            table[name] = np.where(known, found.get(name, np.nan), table[name])
+        table["source"] = np.where(known, _sources(self.source, found), "estimated")
+        table["in_range"] |= known
         return table.astype({"batch_size": int})[COLUMNS]
 
 

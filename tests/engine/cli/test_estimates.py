@@ -293,6 +293,16 @@ def test_device_of_a_timing_setting_prefers_measured_values(counted: pd.DataFram
     assert estimates.device_of_setting(timed.head(devices.FEWEST - 1), setting, counted, [i7]) is None
 
 
+def test_published_timing_keeps_its_batch_size_and_is_never_outside_the_fitted_range(counted: pd.DataFrame) -> None:
+    i7 = devices.find(devices.shipped(), "i7")[0]
+    outside = devices.estimate(i7, counted)["in_range"].idxmin()
+    timed = pd.DataFrame([(*outside, 512, 100.0, 5120.0)], columns=[*work.KEY, "batch_size", *estimates.SPEEDS])
+    found = estimates.Device(i7, timed, "published").speeds(counted)
+    row = found.loc[outside, ["batch_size", *estimates.SPEEDS, "source", "in_range"]]
+    assert row.tolist() == [512, 100, 5120, "published", True]
+    assert found["batch_size"].drop(outside).eq(i7.typical_batch).all()
+
+
 @pytest.mark.slow
 def test_only_unreliable_estimates_have_a_warning(counted: pd.DataFrame) -> None:
     """Random timings have large errors, and many disturbed timings may shift all estimates in the same direction."""
