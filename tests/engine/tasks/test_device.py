@@ -34,6 +34,7 @@ BRIEF = Plan(min_samples=3, min_seconds=0.01, warmup_calls=1, warmup_seconds=0.0
 def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a copy move a few megabytes: with a server's caches it moves gigabytes and takes seconds."""
     monkeypatch.setattr(environment, "caches", lambda: {"L2": 1_000_000})
+    monkeypatch.setattr(rates, "SMALLEST_COPY", 2**20)
 
 
 @pytest.mark.slow
@@ -88,9 +89,14 @@ def test_disturbed_prediction_does_not_skip_larger_sizes(monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-def test_copy_moves_its_bytes_twice_and_is_larger_than_the_caches() -> None:
+@pytest.mark.parametrize(("cache", "size"), [(2**20, 256 * 2**20), (80_000_000, 320_000_000)])
+def test_copy_moves_its_bytes_twice_and_is_larger_than_the_caches(
+    cache: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server's own caches may be so large that the copy moves gigabytes."""
+    monkeypatch.setattr(environment, "caches", lambda: {"L1d": 49152, "L3": cache})
     rate = rates.copy("cpu", BRIEF)
-    assert rate.size >= 4 * max(environment.caches().values(), default=0)
+    assert rate.size == size
     assert rate.by_size[rate.size] == pytest.approx(2 * rate.size / (median(rate.timed.samples_ms) / 1e3))
 
 
