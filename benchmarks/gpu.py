@@ -115,7 +115,7 @@ def rates(options: Asked, done: list[Line]) -> Iterator[Line]:
     dtypes = ("float32", "bfloat16") if options.quick else ("bfloat16", "float16", "tf32", "float32", "float64")
     sheet = SHEETS.get(environment.current(options.device).device_name, {})
     spec = DeviceSpec(device=options.device, dtypes=dtypes, seconds=options.seconds, threads=options.threads)
-    for row in gpu_children.run("rates", {"spec": spec.model_dump(mode="json")}):
+    for row in gpu_children.run("rates", {"spec": spec.model_dump(mode="json"), "quick": options.quick}):
         yield rated(row, sheet)
 
 

@@ -50,12 +50,15 @@ def compiled_caches() -> dict[str, str]:
     return {"TORCHINDUCTOR_CACHE_DIR": str(latest), "TRITON_CACHE_DIR": str(latest.with_name("triton"))}
 
 
-def rates(spec: Line) -> list[Line]:
-    """Return the rows of a DeviceSpec."""
+def rates(spec: Line, *, quick: bool) -> list[Line]:
+    """Return the rows of a DeviceSpec. quick: copy little memory, which a server's caches may hold."""
+    from engine.measure import rates
     from engine.results import DeviceRow
     from engine.specs import DeviceSpec
     from engine.tasks import device
 
+    if quick:
+        rates.CACHES_APART = 0  # 4 would copy gigabytes on a server
     found = device.run(DeviceSpec.model_validate(spec), Path())
     return [event.model_dump(mode="json") for event in found if isinstance(event, DeviceRow)]
 
