@@ -39,7 +39,6 @@ class Compare(Several):
     output: TableFile | None = Field(
         None, description="Write the whole table to this .csv, .json or .parquet file instead; - prints CSV."
     )
-
     repeat: bool = Field(
         False, description="Queue the timings again, in turns, as often as the verdict `needs 3 runs` asks for."
     )
@@ -80,6 +79,8 @@ class Compare(Several):
         if metric not in names:
             raise Refused(f"metric {metric!r} is not one of {', '.join(names)}")
         pairs = _pairs(by_run, metric)
+        if not pairs and len(runs) == 1:
+            raise Refused("there is only one timing: give a second run")
         if not pairs:
             raise Refused("no two rows have the same model and settings: `runs rows` writes all of them to one table")
         if len(pairs) > timings.MOST:
@@ -108,7 +109,7 @@ def _repeat(store: "Store", pairs: Sequence[tuple["Timed", "Timed"]], metric: st
         reason = "the runs are of another host, or only their versions or environment variables differ"
         raise Refused(f"repeating cannot help: {reason}")
     ids = jobs.submit_sweep(store, Settings(), timings.in_turns(runs, times))
-    print(f"queued as {numbered_runs(ids)}")
+    note(f"queued as {numbered_runs(ids)}")
 
 
 def _kind(runs: Sequence["Run"]) -> str:

@@ -58,9 +58,9 @@ def test_variants_of_one_run_have_a_verdict_and_runs_need_three_turns(
     _, error = compare(capsys, first, second, "--repeat", code=2)
     assert "the runs are of another host" in error
     store_machine(store)
-    table, _ = compare(capsys, first, second, "--repeat")
+    _, notes = compare(capsys, first, second, "--repeat")
     queued = store.find(Filter(states=(State.QUEUED,), order="oldest"), limit=10)
-    assert f"queued as {numbered_runs([run.id for run in queued])}" in table
+    assert f"queued as {numbered_runs([run.id for run in queued])}" in notes
     assert [run.spec.threads for run in queued if isinstance(run.spec, BenchmarkSpec)] == [2, 1, 2, 1]
     for run, ms in zip(queued, (20.0, 10.0, 20.0, 10.0), strict=True):
         finish_timing(store, settings, run.id, ms)
@@ -99,6 +99,7 @@ def test_requests_that_cannot_be_compared_are_refused_with_the_remedy(
 ) -> None:
     timing, other_models = timed(store, settings, 20.0), queue_benchmark(store, "timm:resnet*")
     finish(store, other_models, [benchmark_row("resnet50"), benchmark_row("resnet101")])
+    finish(store, single := queue_benchmark(store, "timm:resnet18"), [benchmark_row("resnet18")])
     counted, evaluated = queue(store, "resnet18"), queue_evaluate(store)
     for arguments, message in (
         ((counted, evaluated), f"of different kinds: profile (run {counted}), evaluate (run {evaluated})"),
@@ -108,6 +109,7 @@ def test_requests_that_cannot_be_compared_are_refused_with_the_remedy(
         ((counted, queue(store, "resnet50"), "--metric", "ms"), "--metric and --repeat are for timings"),
         ((queue_benchmark(store, "timm:resnet18"),), "timed nothing yet"),
         ((timing, "--metric", "backward_ms"), "'backward_ms' is not one of ms, per_sample"),
+        ((single,), "there is only one timing: give a second run"),
         ((timing, other_models), "no two rows have the same model and settings"),
         ((timing, 999), "there is no run 999"),
     ):
