@@ -137,7 +137,7 @@ class Wait(Several):
                     show_progress(f"waiting for {shortened(states)}")
                     time.sleep(POLL_S)
         if bad:
-            raise EndedBadly(f"{bad} of {plural(len(self.run_ids), 'run')} did not finish, or with failed rows")
+            raise EndedBadly(f"{bad} of {plural(len(self.run_ids), 'run')} did not finish or have failed rows")
 
 
 class Hosts(BaseModel):

@@ -71,7 +71,7 @@ def test_runs_wait_ends_with_the_last_run_and_tells_of_failures(
         f"run {ended[0]} is finished",
         f"run {queued[0]} is finished",
         f"run {queued[1]} is all failed",
-        "1 of 3 runs did not finish, or with failed rows",
+        "1 of 3 runs did not finish or have failed rows",
     ]
     assert engine(capsys, "runs", "wait", ended[0]) == f"run {ended[0]} is finished\n"
     assert "there is no run 99" in engine(capsys, "runs", "wait", ended[0], 99, code=2)
