@@ -73,8 +73,9 @@ class Compare(Several):
 
         by_run = {run.id: timed_rows(store, run, _folder(run)) for run in runs}
         names = timings.metrics(timed.row for rows in by_run.values() for timed in rows)
+        _note_without_results(by_run)
         if not names:
-            raise Refused(f"{numbered_runs(self.run_ids)} timed nothing yet".capitalize())
+            raise Refused("there are no timings to compare yet")
         metric = self.metric or names[0]
         if metric not in names:
             raise Refused(f"metric {metric!r} is not one of {', '.join(names)}")
@@ -123,6 +124,11 @@ def _kind(runs: Sequence["Run"]) -> str:
     return runs[0].kind
 
 
+def _note_without_results(by_run: Mapping[int, Sequence[object]]) -> None:
+    if without := [run_id for run_id, rows in by_run.items() if not rows]:
+        note(f"without results: {numbered_runs(without)}")
+
+
 def _folder(run: "Run") -> Path:
     """Return the folder of a run's files, after fetching those that another machine has made."""
     from engine.store.copies import mirror, remote
@@ -162,8 +168,7 @@ def _values(store: "Store", runs: Sequence["Run"]) -> "pd.DataFrame":
     for run in runs:
         ok = [row for row in store.rows(run.id) if row.status == "ok"]
         rows[run.id] = values.best_row(ok) if run.kind == "train" else ok
-    if without := [run_id for run_id in rows if not rows[run_id]]:
-        note(f"{numbered_runs(without)} without values".capitalize())
+    _note_without_results(rows)
     frame = values.of_runs(rows)
     if frame.empty:
         raise Refused("there are no values to compare yet")

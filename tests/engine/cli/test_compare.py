@@ -91,7 +91,7 @@ def test_values_of_counts_have_ratios_and_of_best_epochs_differences(
     assert ["clip_val_loss", "2.00", "1.00", "-1.00"] in [line.split() for line in table.splitlines()]
     assert f"Seed: 0 (run {trainings[0]}), 1 (runs {trainings[1]}, {trainings[2]})" in notes
     assert f"run {trainings[2]} is queued: only its results so far are compared" in notes
-    assert f"Run {trainings[2]} without values" in notes
+    assert f"without results: run {trainings[2]}" in notes
 
 
 def test_requests_that_cannot_be_compared_are_refused_with_the_remedy(
@@ -107,7 +107,7 @@ def test_requests_that_cannot_be_compared_are_refused_with_the_remedy(
         ((evaluated, evaluated), "give a second evaluate"),
         ((counted, queue(store, "resnet50")), "no values to compare yet"),
         ((counted, queue(store, "resnet50"), "--metric", "ms"), "--metric and --repeat are for timings"),
-        ((queue_benchmark(store, "timm:resnet18"),), "timed nothing yet"),
+        ((queue_benchmark(store, "timm:resnet18"),), "there are no timings to compare yet"),
         ((timing, "--metric", "backward_ms"), "'backward_ms' is not one of ms, per_sample"),
         ((single,), "there is only one timing: give a second run"),
         ((timing, other_models), "no two rows have the same model and settings"),
