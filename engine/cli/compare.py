@@ -12,7 +12,7 @@ from engine.cli.output import TableFile, brief, note, printable, show_table
 from engine.results import Row
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.words import numbered_runs, plural
+from engine.words import numbered_runs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,12 +45,12 @@ class Compare(Several):
 
     def cli_cmd(self) -> None:
         from engine.report.compare import settings
-        from engine.report.compare.rows import TIMED
+        from engine.report.compare.rows import TIMINGS
 
         with store_here() as store:
             runs = [store.run(run_id) for run_id in self.run_ids]
             kind = _kind(runs)
-            timed = kind in TIMED
+            timed = kind in TIMINGS
             if len(runs) == 1 and not timed:
                 raise Refused(f"only the rows of a timing can be compared with each other: give a second {kind}")
             if not timed and (self.metric or self.repeat):
@@ -150,10 +150,8 @@ def _pairs(by_run: Mapping[int, Sequence["Timed"]], metric: str) -> list[tuple["
         usable = [timed for timed in by_run[first] if timings.milliseconds(timed.row, metric) is not None]
         return [(usable[0], timed) for timed in by_run[first] if timed is not usable[0]]
     pairs = timings.matching_pairs(by_run, first)
-    matched = {id(timed) for pair in pairs for timed in pair}
-    for run_id, rows in by_run.items():
-        if pairs and (unmatched := sum(id(timed) not in matched for timed in rows)):
-            note(f"{plural(unmatched, 'row')} of run {run_id} left out: no other run has the same model and settings")
+    if pairs and (left_out := timings.unmatched(by_run, pairs)):
+        note(f"rows without a matching row in another run are left out: {left_out}")
     return pairs
 
 

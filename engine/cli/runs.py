@@ -116,12 +116,12 @@ class Wait(Several):
         from engine import jobs
 
         with store_here() as store:
-            waiting, bad = list(self.run_ids), 0
+            waiting, failed = list(self.run_ids), 0
             while waiting:
                 runs = [store.run(run_id) for run_id in waiting]
                 for run in (run for run in runs if run.state.ended):
                     waiting.remove(run.id)
-                    bad += run.outcome != "finished"
+                    failed += run.outcome != "finished"
                     clear_progress()
                     print(
                         f"run {run.id} is {run.outcome}" + (f": {printable(run.error)}" if run.error else ""),
@@ -136,8 +136,8 @@ class Wait(Several):
                     ]
                     show_progress(f"waiting for {shortened(states)}")
                     time.sleep(POLL_S)
-        if bad:
-            raise EndedBadly(f"{bad} of {plural(len(self.run_ids), 'run')} did not finish or have failed rows")
+        if failed:
+            raise EndedBadly(f"{failed} of {plural(len(self.run_ids), 'run')} did not finish or have failed rows")
 
 
 class Hosts(BaseModel):

@@ -19,7 +19,7 @@ NEEDED_TO_COMPILE = {
     "No working C++ compiler": "a C++ compiler: install g++, or set CXX to another one",
     "Failed to find C compiler": "a C compiler: install gcc, or set CC to another one",
 }
-"""What torch.compile lacks and the remedy, by a part of its error."""
+"""Remedies for what torch.compile lacks, by a part of its error."""
 
 
 class Measured(Closed):

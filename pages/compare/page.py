@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from engine.report.compare.rows import TIMED
+from engine.report.compare.rows import TIMINGS
 from engine.store import Run, State
 from engine.words import numbered_runs
 from pages.compare import models, settings, timings, training, values
@@ -57,12 +57,12 @@ def draw_runs() -> None:
     if not check_one_kind(runs):
         return
     kind = runs[0].kind
-    if len(runs) == 1 and kind not in TIMED:
+    if len(runs) == 1 and kind not in TIMINGS:
         st.info("Choose a second run to compare with this one.", icon=":material/compare_arrows:")
         return
     if len(runs) > 1:
         settings.draw(runs)
-    if kind in TIMED:
+    if kind in TIMINGS:
         timings.draw(runs)
         return
     rows = {run.id: backend.store().rows(run.id) for run in runs}

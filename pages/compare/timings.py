@@ -77,13 +77,11 @@ def _timed_rows(store: Store, run: Run) -> list[Timed]:
 
 def _draw_unmatched(timed: Mapping[int, Sequence[Timed]], pairs: Sequence[tuple[Timed, Timed]]) -> None:
     """Draw the number of rows of each run without a row of the same model and settings in another run."""
-    matched = {id(entry) for pair in pairs for entry in pair}
-    unmatched = {run: [entry for entry in entries if id(entry) not in matched] for run, entries in timed.items()}
     if not pairs:
         message = f"No two rows of different runs have the same model and settings. Choose “{ALL}” to compare them."
         st.info(message, icon=":material/info:")
-    elif parts := [f"{len(entries)} of run {run}" for run, entries in unmatched.items() if entries]:
-        st.caption(f"Rows without a matching row in another run are left out: {', '.join(parts)}.")
+    elif left_out := timings.unmatched(timed, pairs):
+        st.caption(f"Rows without a matching row in another run are left out: {left_out}.")
 
 
 def _draw_flags(shown: Sequence[Timed]) -> None:

@@ -7,7 +7,7 @@ from engine.results import Row
 from engine.specs import ModelName
 from engine.specs.fields.building import OPTIONS
 
-TIMED = ("benchmark", "recurrent")
+TIMINGS = ("benchmark", "recurrent")
 """Kinds of timings: their rows are compared by ratios with intervals, also within one run."""
 KEYS: dict[str, tuple[str, ...]] = {
     "benchmark": (

@@ -92,6 +92,13 @@ def matching_pairs(runs: Mapping[int, Sequence[Timed]], baseline: int) -> list[t
     ]
 
 
+def unmatched(runs: Mapping[int, Sequence[Timed]], pairs: Iterable[tuple[Timed, Timed]]) -> str:
+    """Return a text with the number of rows of each run that are in no pair: `3 of run 12`. Empty if there are none."""
+    matched = {id(timed) for pair in pairs for timed in pair}
+    numbers = {run: sum(id(timed) not in matched for timed in rows) for run, rows in runs.items()}
+    return ", ".join(f"{number} of run {run}" for run, number in numbers.items() if number)
+
+
 def ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int) -> pd.DataFrame:
     """Return how many times as fast each second row is as the first of its pair: COLUMNS, a line per pair.
 
