@@ -139,7 +139,7 @@ def _line(baseline: Timed, other: Timed, metric: str, reader: samples.Reader, se
     if _forward_only(row) != _forward_only(baseline.row) and metric in (samples.TOTAL, PER_SAMPLE):
         return line | {"note": "one of the two has no backward pass: compare their forward passes"}
     separate = not side_by_side(baseline, other)
-    same_request = other.run in baseline.repeats and baseline.repeats[other.run][1] == row
+    same_request = _same_request(baseline, other)
     ratio, note = _ratio_of_runs(baseline, other, metric) if separate and not same_request else (None, "")
     if of_processes := ratio is None:
         ratio, note = _ratio(baseline, other, metric, reader, seed)
@@ -160,6 +160,15 @@ def side_by_side(first: Timed, second: Timed) -> bool:
         for timed in (first, second)
     ]
     return sessions[0] == sessions[1]
+
+
+def _same_request(first: Timed, second: Timed) -> bool:
+    """Return whether a timing is among the repeats of both.
+
+    It is known by its start and row: a copy has another number, and an unfinished run is only among its own repeats.
+    """
+    rows_by_start = dict(first.repeats.values())
+    return any(rows_by_start.get(start) == row for start, row in second.repeats.values())
 
 
 def _ratio_of_runs(baseline: Timed, other: Timed, metric: str) -> tuple[statistics.Ratio | None, str]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -260,6 +261,21 @@ def test_runs_of_the_same_request_are_compared_without_repeats(store: Store, tmp
     runs |= {number: timed_rows(store, store.run(number), tmp_path) for number in runs}
     lines = timings.ratios(timings.matching_pairs(runs, min(runs)), "ms", seed=1)
     assert list(lines["speedup"]) == pytest.approx([10 / 10.1, 10 / 12, 10 / 12.1])
+    assert set(lines["verdict"]) == {"same request"}
+
+
+def test_copy_or_unfinished_run_of_a_request_is_the_same_request(
+    settings: Settings, store: Store, tmp_path: Path
+) -> None:
+    """Otherwise the turns of the same runs count on both sides of the ratio."""
+    ids = []
+    for state in (State.FINISHED, State.FINISHED, State.FINISHED, State.CANCELLED):
+        ids.append(queue_benchmark(store, "timm:resnet18"))
+        finish(store, ids[-1], [benchmark_row("resnet18", latency_ms=10.0)], state=state)
+    (tmp_path / "run.zip").write_bytes(export_bundle(store, settings, ids[0]))
+    ids.append(import_bundle(store, settings, tmp_path / "run.zip"))
+    rows = [timed_rows(store, store.run(run_id), tmp_path)[0] for run_id in ids]
+    lines = timings.ratios(list(permutations(rows, 2)), "ms", seed=1)
     assert set(lines["verdict"]) == {"same request"}
 
 
