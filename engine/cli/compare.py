@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from engine.report.compare.timed import Timed
     from engine.store import Run, Store
 
-SPEED = ("model", "run", "variant", "ms", "baseline_ms", "speedup*", "verdict", "differs_in", "flags", "note")
-"""Columns of compared timings on a terminal."""
+SPEED = ("ms", "baseline_ms", "speedup*", "verdict", "differs_in", "flags", "note")
+"""Columns of compared timings on a terminal, after those that name a row."""
 
 
 class Compare(Several):
@@ -69,6 +69,7 @@ class Compare(Several):
     def _timings(self, store: "Store", runs: Sequence["Run"]) -> None:
         """Show the ratios of timings, a line per pair of rows. Errors: Refused when there are none."""
         from engine.report.compare import timings
+        from engine.report.compare.rows import APART
         from engine.report.compare.timed import timed_rows
 
         by_run = {run.id: timed_rows(store, run, _folder(run)) for run in runs}
@@ -90,7 +91,8 @@ class Compare(Several):
         if len({baseline.name for baseline, _ in pairs}) == 1:
             note(f"compared with {pairs[0][0].name}")
         ratios = timings.ratios(pairs, metric, seed=getattr(runs[0].spec, "seed", 0))
-        show_table(ratios, brief(ratios, SPEED), self.output)
+        apart = [name for name in ("library", *APART) if name == "variant" or ratios[name].nunique(dropna=False) > 1]
+        show_table(ratios, brief(ratios, ("model", "run", *apart, *SPEED)), self.output)
         lacking = [pair for pair, verdict in zip(pairs, ratios["verdict"], strict=True) if verdict == "needs 3 runs"]
         if self.repeat:
             _repeat(store, lacking, metric)

@@ -71,6 +71,18 @@ def test_variants_of_one_run_have_a_verdict_and_runs_need_three_turns(
     assert "no verdict asks for more runs" in error
 
 
+def test_rows_that_differ_in_their_size_are_told_apart_on_a_terminal(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_id = queue_benchmark(store, "timm:resnet18")
+    finish(store, run_id, [benchmark_row("resnet18", batch_size=size) for size in (1, 4, 16)])
+    table, _ = compare(capsys, run_id)
+    names, *lines = table.splitlines()
+    place = names.split().index("batch_size")
+    assert [line.split()[place] for line in lines] == ["4", "16"]
+    assert "image_size" not in names, "the same in both"
+
+
 def test_values_of_counts_have_ratios_and_of_best_epochs_differences(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
