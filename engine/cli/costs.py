@@ -1,6 +1,8 @@
 """The commands catalog, catalog-build, published, published-import and profile: what models cost."""
 
+import sys
 from collections.abc import Iterable
+from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,7 +12,7 @@ from pydantic_settings import CliPositionalArg
 
 from engine import shipped
 from engine.cli.here import Queued, RunHere, conclude, run_here, show_rows, store_here
-from engine.cli.output import TableFile, note, print_detail, show_table
+from engine.cli.output import STDOUT, TableFile, note, print_detail, show_table
 from engine.names import resolve
 from engine.results import Progress
 from engine.settings import Settings
@@ -238,7 +240,8 @@ class Profile(RunHere, ProfileSpec):
         else:
             show_rows(run, rows, self.output)
         if self.detail:
-            print_detail(rows)
+            with redirect_stdout(sys.stderr if self.output == STDOUT else sys.stdout):  # stdout is a table
+                print_detail(rows)
         conclude(run, rows)
 
 
