@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 from pydantic_settings import CliPositionalArg, ForceDecode
 from typing_extensions import TypeAliasType
 
 from engine import atomic
 from engine.cli.here import EndedBadly, OneRun, RunId, refuse_open, store_here
-from engine.cli.output import OutputFile, TableFile, note, printable, save_table, table_format
+from engine.cli.output import STDOUT, TableFile, note, printable, save_table, table_format, writable
 from engine.results import kinds
 from engine.settings import Settings
 from engine.specs import Refused
@@ -82,7 +82,7 @@ class Several(BaseModel):
     """One or more runs, given by their ids."""
 
     run_ids: Annotated[CliPositionalArg[tuple[RunId, ...]], ForceDecode, unique] = Field(
-        min_length=1, description="The ids that `runs list` shows."
+        description="The ids that `runs list` shows."
     )
 
 
@@ -114,8 +114,9 @@ class Note(OneRun):
 class Rows(Several):
     """Write the rows of runs to one table; runs of several kinds need a zip file, which has one table per kind."""
 
-    output: OutputFile | None = Field(
-        None, description="The file to write. Default: rows.csv, rows.json, rows.parquet or rows.zip."
+    output: Annotated[Path, AfterValidator(lambda path: path if path == STDOUT else writable(path))] | None = Field(
+        None,
+        description="The file to write; - prints the table. Default: rows.csv, rows.json, rows.parquet or rows.zip.",
     )
     format: Literal["csv", "json", "parquet"] | None = Field(
         None, description="File format of the tables. Default: that of --output, or csv."
@@ -128,6 +129,8 @@ class Rows(Several):
         format = table_format(self.output, self.format) or "csv"
         if not self.format and ending not in ("", "zip", format):
             raise Refused(f"{self.output} is no .csv, .json, .parquet or .zip file. Rename it, or give --format.")
+        if (self.output, format) == (STDOUT, "parquet"):
+            raise Refused("parquet is not for a terminal: give --output FILE too")
         with store_here() as store:
             run_kinds = dict.fromkeys(store.run(run_id).kind for run_id in self.run_ids)
             path = self.output or Path(f"rows.{format}" if len(run_kinds) == 1 else "rows.zip")
@@ -138,7 +141,11 @@ class Rows(Several):
                     f"table. Give --output FILE.zip --format {format}, or runs of one kind."
                 )
             tables = bulk.rows(store, self.run_ids)
-        atomic.export(path, bulk.written(tables, format, zipped=zipped))
+        content = bulk.written(tables, format, zipped=zipped)
+        if path == STDOUT:
+            print(content.decode().rstrip("\n"))
+            return
+        atomic.export(path, content)
         print(path)
 
 

@@ -117,13 +117,17 @@ def test_runs_list_filters_orders_and_exports(
         (["rows", "77"], "there is no run 77"),
         (["delete", "77"], "there is no run 77"),
         (["delete"], "required: RUN-IDS"),
+        (["delete", "x"], "RUN-IDS: must be a whole number (given: 'x')"),
+        (["export", "1", "--output", "-"], "--output: - is no file here: give the name of a file"),
     ],
 )
 def test_bad_usage_of_runs_prints_the_reason_and_exits_with_2(
     ended: list[int], arguments: list[str], answer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["runs", *arguments]) == 2
-    assert answer in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert answer in error
+    assert error.count("error: ") == 1
 
 
 @pytest.mark.slow
@@ -216,6 +220,11 @@ def test_runs_rows_exports_rows_and_runs_storage_shows_sizes(
     )
     engine(capsys, "runs", "rows", *ended, "--output", out)
     assert list(pd.read_parquet(out)["run"]) == ended
+    assert engine(capsys, "runs", "rows", *ended, "--output", "-") == (tmp_path / "rows.csv").read_text()
+    printed = engine(capsys, "runs", "rows", *ended, "--output", "-", "--format", "json")
+    assert [row["run"] for row in json.loads(printed)] == ended
+    refusal = engine(capsys, "runs", "rows", *ended, "--output", "-", "--format", "parquet", code=2)
+    assert "parquet is not for a terminal" in refusal
     out = tmp_path / "rows.zip"
     engine(capsys, "runs", "rows", *ended, "--output", out, "--format", "json")
     assert [row["run"] for row in json.loads(ZipFile(out).read("profile.json"))] == ended
