@@ -14,6 +14,8 @@ from typing import Any, Literal
 from engine import process
 
 process.collect_rarely()
+if __name__ == "__main__":
+    process.interrupt_quietly()
 # We use no pydantic plugins, and the search for them takes 0.1 s: it reads the metadata of every package.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
+from types import TracebackType
 from typing import Any, NoReturn, TextIO
 
 PR_SET_PDEATHSIG = 1
@@ -60,6 +61,18 @@ def collect_rarely() -> None:
     collection per 700 objects takes 0.5 to 0.9 s more CPU time.
     """
     gc.set_threshold(100_000)
+
+
+def interrupt_quietly() -> None:
+    """Print `interrupted` in place of a traceback when Ctrl-C ends this process, such as during its imports."""
+
+    def on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            sys.stderr.write("interrupted\n")
+        else:
+            sys.__excepthook__(kind, error, trace)
+
+    sys.excepthook = on_exception
 
 
 def fork_context(module: str) -> ForkServerContext | SpawnContext:

@@ -206,3 +206,11 @@ def test_full_disk_error_says_how_to_free_space(store: Store) -> None:
     assert "because its disk fails or has no space left. Look at the disk's free space" in command.stderr
     assert "delete scheduler.older.log in the runs folder, or move a run's folder to another disk" in command.stderr
     assert run_in_bash("engine runs list").returncode == 0
+
+
+def test_ctrl_c_during_imports_prints_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "pydantic_settings.py").write_text("raise KeyboardInterrupt\n")
+    variables = os.environ | {"PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "engine", "runs"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=variables)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "interrupted\n")
