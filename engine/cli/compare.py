@@ -83,6 +83,8 @@ class Compare(Several):
         pairs = _pairs(by_run, metric)
         if not pairs and len(runs) == 1:
             raise Refused("there is only one timing: give a second run")
+        if not pairs and sum(map(bool, by_run.values())) == 1:
+            raise Refused("only one of the runs has results")
         if not pairs:
             raise Refused("no two rows have the same model and settings: `runs rows` writes all of them to one table")
         if len(pairs) > timings.MOST:
@@ -111,6 +113,9 @@ def _repeat(store: "Store", pairs: Sequence[tuple["Timed", "Timed"]], metric: st
     if not runs:
         reason = "the runs are of another host, or only their versions or environment variables differ"
         raise Refused(f"repeating cannot help: {reason}")
+    if not times:
+        note("the missing runs are queued or running already")
+        return
     ids = jobs.submit_sweep(store, Settings(), timings.in_turns(runs, times))
     note(f"queued as {numbered_runs(ids)}")
 

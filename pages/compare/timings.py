@@ -133,6 +133,9 @@ def _draw_turns(pairs: Sequence[tuple[Timed, Timed]], metric: str) -> None:
     runs, missing = timings.to_repeat(backend.store(), pairs, metric)
     if not runs:
         return
+    if not missing:
+        st.caption("The runs that a verdict needs are queued or running.")
+        return
     took = duration(missing * sum(run.seconds() or 0.0 for run in runs))
     numbers, times = numbered_runs([run.id for run in runs]), plural(missing, "time")
     how_often = f"in turns, {times} each (about {took})" if len(runs) > 1 else f"({times}, about {took})"

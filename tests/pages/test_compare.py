@@ -116,6 +116,8 @@ def test_runs_get_a_verdict_after_three_turns(order: str, store: Store, settings
     button.click().run()
     app.get_by_key("compare_turns").click().run()
     assert not app.exception
+    assert "compare_turns" not in [button.key for button in app.button]
+    assert "The runs that a verdict needs are queued or running." in page_text(app)
     queued = store.find(Filter(states=(State.QUEUED,), order="oldest"), limit=10)
     numbers = [run.spec.threads for run in queued if isinstance(run.spec, BenchmarkSpec)]
     assert numbers == 2 * [threads[order[0]], threads[order[-1]]], "queued once, although clicked twice"

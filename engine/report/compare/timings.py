@@ -12,11 +12,11 @@ import pandas as pd
 
 from engine import statistics
 from engine.report.compare import rows as compare_rows
-from engine.report.compare.timed import Timed
+from engine.report.compare.timed import MOST_REPEATS, Timed
 from engine.report.timings import samples
 from engine.results import BenchmarkRow, RecurrentRow, Row, TimedRow
 from engine.specs import Spec
-from engine.store import Run, Store
+from engine.store import UNFINISHED, Filter, Run, Store
 
 PER_SAMPLE = "per_sample"
 METRICS = {
@@ -188,6 +188,7 @@ def turns(first: Timed, second: Timed, metric: str) -> int:
 def to_repeat(store: Store, pairs: Sequence[tuple[Timed, Timed]], metric: str) -> tuple[list[Run], int]:
     """Return the runs whose requests must run again to get verdicts on pairs, and how many times each.
 
+    Runs of these requests that are queued or running count; with enough of them it is 0 times.
     The runs are in the order of their turns: the one that was not repeated for the longest time first. Without runs,
     repeating cannot help: they ran on another host, or only their versions or environment variables differ, which are
     the same in all new runs.
@@ -201,7 +202,9 @@ def to_repeat(store: Store, pairs: Sequence[tuple[Timed, Timed]], metric: str) -
     host = machine.host if (machine := store.machine()) else socket.gethostname()
     if any(run.host != host for run in runs) or any(run.spec == other.spec for run, other in combinations(runs, 2)):
         return [], 0
-    return runs, statistics.LEAST_RUNS - min(turns(*pair, metric) for pair in pairs)
+    specs = [run.spec for run in store.find(Filter(kinds=(runs[0].kind,), states=UNFINISHED), limit=MOST_REPEATS)]
+    coming = min(specs.count(run.spec) for run in runs)
+    return runs, max(0, statistics.LEAST_RUNS - min(turns(*pair, metric) for pair in pairs) - coming)
 
 
 def in_turns(runs: Sequence[Run], times: int) -> dict[str, Spec]:

@@ -62,6 +62,15 @@ def test_variants_of_one_run_have_a_verdict_and_runs_need_three_turns(
     queued = store.find(Filter(states=(State.QUEUED,), order="oldest"), limit=10)
     assert f"queued as {numbered_runs([run.id for run in queued])}" in notes
     assert [run.spec.threads for run in queued if isinstance(run.spec, BenchmarkSpec)] == [2, 1, 2, 1]
+    _, notes = compare(capsys, first, second, "--repeat")
+    assert "the missing runs are queued or running already" in notes
+    store.request_cancel(queued[-1].id)
+    _, notes = compare(capsys, first, second, "--repeat")
+    replaced = store.find(Filter(states=(State.QUEUED,), order="oldest"), limit=10)
+    assert [run.id for run in replaced[:3]] == [run.id for run in queued[:3]]
+    assert [run.spec for run in replaced[3:]] == [run.spec for run in queued[2:]], "one turn of both is missing"
+    store.request_cancel(replaced[2].id)
+    queued = [*replaced[:2], *replaced[3:]]
     for run, ms in zip(queued, (20.0, 10.0, 20.0, 10.0), strict=True):
         finish_timing(store, settings, run.id, ms)
     table, notes = compare(capsys, first, second)
@@ -122,6 +131,7 @@ def test_requests_that_cannot_be_compared_are_refused_with_the_remedy(
         ((queue_benchmark(store, "timm:resnet18"),), "there are no timings to compare yet"),
         ((timing, "--metric", "backward_ms"), "'backward_ms' is not one of ms, per_sample"),
         ((single,), "there is only one timing: give a second run"),
+        ((timing, queue_benchmark(store, "timm:resnet18")), "only one of the runs has results"),
         ((timing, other_models), "no two rows have the same model and settings"),
         ((timing, 999), "there is no run 999"),
     ):
