@@ -14,8 +14,8 @@ from torch import Tensor
 
 from engine.specs.evaluate import RECALLS
 
-CHUNK, MOST_AT_ONCE = 1024, 2**25
-"""Compute at most this many rows of similarities, and this many similarities, at once. In float32, they take 134 MB."""
+CHUNK, MOST_AT_ONCE = 1024, 2**22
+"""Compute at most this many rows of similarities, and this many similarities, at once. In float32, they take 17 MB."""
 
 
 def metrics(
@@ -64,12 +64,19 @@ def _ranks(queries: Tensor, query_images: Tensor, gallery: Tensor, gallery_image
     distinct, row_of = torch.unique(gallery.float(), dim=0, return_inverse=True)
     repeated = len(distinct) < len(gallery)  # else copying their columns takes a quarter of the time
     candidates = distinct.T if repeated else gallery.float().T
-    ranks, size = [], max(1, min(CHUNK, MOST_AT_ONCE // len(indices)))
-    for features, image_of in zip(torch.split(queries.float(), size), torch.split(query_images, size), strict=True):
+    size = max(1, min(CHUNK, MOST_AT_ONCE // len(indices)))
+    ranks = torch.empty(len(queries), dtype=torch.int64, device=gallery.device)
+
+    def rank(features: Tensor, image_of: Tensor) -> Tensor:
         similarities = features @ candidates
         similarities = similarities[:, row_of] if repeated else similarities
         matches = similarities.masked_fill(image_of[:, None] != gallery_images, -torch.inf)
         best, first = matches.max(dim=1, keepdim=True)  # first: the first of equal values
         behind = (similarities < best) | ((similarities == best) & (indices >= first))
-        ranks.append(len(indices) - behind.sum(dim=1, dtype=torch.int32))  # twice as fast as in int64
-    return torch.cat(ranks).long().cpu().numpy()
+        return len(indices) - behind.sum(dim=1, dtype=torch.int32)  # twice as fast as in int64
+
+    # Only copies of the results are kept. Kept results between large temporary tensors fragment the heap, by 1 GB.
+    for start in range(0, len(queries), size):
+        part = slice(start, start + size)
+        ranks[part] = rank(queries[part].float(), query_images[part])
+    return ranks.cpu().numpy()

@@ -1,5 +1,8 @@
 """Ranks against open_clip's metrics and a full sort; the validation loss against open_clip's loss."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -127,6 +130,27 @@ def test_similarities_with_many_captions_are_computed_in_smaller_parts(monkeypat
     with Sizes() as found:
         assert retrieval.metrics(images, texts, owner) == pytest.approx(wanted, abs=1e-12)
     assert max(found.sizes) <= 6000
+
+
+@pytest.mark.slow
+def test_ranks_of_many_images_and_captions_need_little_memory() -> None:
+    # VmHWM, not ru_maxrss, because a process inherits the peak of its parent
+    code = """
+import torch
+from pathlib import Path
+from engine.training.evaluation import retrieval
+
+def peak():
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024 / 1e6
+
+images, texts = torch.randn(1_000, 8), torch.randn(60_000, 8)
+retrieval.metrics(images[:100], texts[:100], torch.arange(100))  # memory that torch needs once
+before = peak()
+retrieval.metrics(images, texts, torch.arange(60_000) % 1_000)
+print(peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 250  # MB
 
 
 @pytest.mark.parametrize(("count", "batch_size"), [(48, 16), (50, 16), (5, 16), (17, 8)])
