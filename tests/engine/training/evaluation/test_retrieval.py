@@ -47,7 +47,7 @@ def by_sorting(images: Tensor, texts: Tensor, owner: Tensor) -> dict[str, float]
 @pytest.mark.parametrize("count", [1, 2, 7, 50])
 @pytest.mark.parametrize("chunk", [1, 8, 1024])
 def test_ranks_of_pairs_equal_those_of_open_clip(count: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrieval, "CHUNK", chunk)
+    monkeypatch.setattr(retrieval, "MOST_ROWS", chunk)
     images = features(count, seed=1)
     texts = functional.normalize(images + features(count, seed=2), dim=1)
     found = retrieval.metrics(images, texts, torch.arange(count))
@@ -56,7 +56,7 @@ def test_ranks_of_pairs_equal_those_of_open_clip(count: int, chunk: int, monkeyp
 
 @pytest.mark.parametrize("chunk", [3, 1024])
 def test_image_with_several_captions_is_ranked_by_the_best(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrieval, "CHUNK", chunk)
+    monkeypatch.setattr(retrieval, "MOST_ROWS", chunk)
     images, owner = features(20, seed=3), torch.cat([torch.arange(20).repeat(2), torch.tensor([4, 4, 17])])
     owner = owner[torch.randperm(len(owner), generator=torch.Generator().manual_seed(0))]
     texts = functional.normalize(images[owner] + 1.5 * features(len(owner), seed=4), dim=1)
@@ -68,7 +68,7 @@ def test_image_with_several_captions_is_ranked_by_the_best(chunk: int, monkeypat
 @pytest.mark.parametrize("chunk", [1, 16, 1024])
 def test_equal_similarities_are_ranked_in_their_order(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """361 images share ten captions, as with class names. One product with all would round equal values differently."""
-    monkeypatch.setattr(retrieval, "CHUNK", chunk)
+    monkeypatch.setattr(retrieval, "MOST_ROWS", chunk)
     words, images, owner = features(10, seed=5, width=512), features(361, seed=6, width=512), torch.arange(361)
     similar = (images @ words.T)[:, owner % 10]
     right = [{image} for image in range(361)]
@@ -117,7 +117,7 @@ class Sizes(torch.overrides.TorchFunctionMode):
 
 
 def test_full_similarity_matrix_is_never_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrieval, "CHUNK", 10)
+    monkeypatch.setattr(retrieval, "MOST_ROWS", 10)
     with Sizes() as found:
         retrieval.metrics(features(300, 1), features(300, 2), torch.arange(300))
     assert max(found.sizes) <= max(10 * 300, 300 * 16)
@@ -127,6 +127,7 @@ def test_similarities_with_many_captions_are_computed_in_smaller_parts(monkeypat
     images, texts, owner = features(60, 1), features(300, 2), torch.arange(60).repeat(5)
     wanted = by_sorting(images, texts, owner)
     monkeypatch.setattr(retrieval, "MOST_AT_ONCE", 6000)
+    monkeypatch.setattr(retrieval, "LEAST_ROWS", 1)
     with Sizes() as found:
         assert retrieval.metrics(images, texts, owner) == pytest.approx(wanted, abs=1e-12)
     assert max(found.sizes) <= 6000
