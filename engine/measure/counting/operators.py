@@ -28,7 +28,8 @@ MOVES = _names("""
     pixel_shuffle pixel_unshuffle im2col col2im tril triu masked_fill masked_scatter scatter index_put _index_put_impl
     _unsafe_index_put index_copy lift_fresh_copy slice_scatter select_scatter diagonal_scatter repeat_interleave
     native_channel_shuffle channel_shuffle resize nonzero unfold_copy expand_copy permute_copy
-    reflection_pad3d replication_pad1d replication_pad3d index_fill rot90 diag_embed max_unpool2d max_unpool3d""")
+    reflection_pad3d replication_pad1d replication_pad3d index_fill rot90 diag_embed max_unpool2d max_unpool3d complex
+    block_diag""")
 """Operators that copy, rearrange or select elements without computing."""
 UNTAGGED = _names("""
     hardswish floor_divide prelu _prelu_kernel _assert_async _assert_scalar log_sigmoid_forward rrelu_with_noise polar
@@ -61,8 +62,10 @@ MINOR = _names("""
     upsample_trilinear3d grid_sampler_2d grid_sampler_3d _embedding_bag _embedding_bag_forward_only
     _thnn_fused_lstm_cell _thnn_fused_gru_cell index_add index_reduce scatter_add scatter_reduce cumprod cummax cummin
     logcumsumexp linalg_cross adaptive_max_pool3d affine_grid_generator torchvision::roi_align
-    _fused_moving_avg_obs_fq_helper""")
-"""Operators with a few operations per element, little beside matrix products. Their work is not counted."""
+    _fused_moving_avg_obs_fq_helper topk sort kthvalue median nanmedian mode searchsorted bucketize multinomial
+    histc fractional_max_pool2d fractional_max_pool3d torchvision::roi_pool torchvision::ps_roi_align""")
+"""Operators with a few operations per element, or comparisons to sort and search: little beside matrix products. Their
+work is not counted."""
 
 PRODUCTS = _names("mm addmm bmm baddbmm _scaled_mm _int_mm _grouped_mm mv addmv dot vdot addbmm _trilinear")
 CONVOLUTIONS = _names("""

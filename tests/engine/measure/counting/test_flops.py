@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import flop_registry
-from torchvision.ops import DeformConv2d, roi_align
+from torchvision.ops import DeformConv2d, ps_roi_align, roi_align, roi_pool
 
 from engine.measure.counting.flops import Count, count
 from engine.measure.counting.operators import describe
@@ -420,6 +420,8 @@ def first_row(x: torch.Tensor) -> torch.Tensor:
         ("max_unpool2d", "free", lambda x: F.max_unpool2d(*F.max_pool2d(x[0], 2, return_indices=True), 2)),
         ("log_sigmoid_forward", "free", F.logsigmoid),
         ("exponential", "free", lambda x: F.gumbel_softmax(x).sum()),
+        ("complex", "free", lambda x: torch.complex(x, x)),
+        ("block_diag", "free", lambda x: torch.block_diag(x[0, 0, 0], x[0, 0, 1])),
         ("index_add", "minor", lambda x: x.index_add(0, first_row(x), x[:1])),
         ("scatter_add", "minor", lambda x: x.scatter_add(0, torch.zeros_like(x, dtype=torch.int64), x)),
         ("scatter_reduce", "minor", lambda x: x.scatter_reduce(0, torch.zeros_like(x, dtype=torch.int64), x, "amax")),
@@ -429,6 +431,24 @@ def first_row(x: torch.Tensor) -> torch.Tensor:
         ("adaptive_max_pool3d", "minor", lambda x: F.adaptive_max_pool3d(x, 2)),
         ("affine_grid_generator", "minor", lambda x: F.affine_grid(x[0, 0, :2, :2, :3], [2, 1, 4, 4], False)),
         ("torchvision::roi_align", "minor", lambda x: roi_align(x[0], [x[0, 0, 0, :1, :4]], 2)),
+        ("torchvision::roi_pool", "minor", lambda x: roi_pool(x[0], [x[0, 0, 0, :1, :4]] * 2, 2)),
+        (
+            "torchvision::ps_roi_align",
+            "minor",
+            lambda x: ps_roi_align(x[0].repeat(1, 2, 1, 1), [x[0, 0, 0, :1, :4]] * 2, 2),
+        ),
+        ("fractional_max_pool2d", "minor", lambda x: F.fractional_max_pool2d(x[0], 2, output_size=2)),
+        ("fractional_max_pool3d", "minor", lambda x: F.fractional_max_pool3d(x, 2, output_size=2)),
+        ("topk", "minor", lambda x: x.topk(2).indices),
+        ("sort", "minor", torch.argsort),
+        ("kthvalue", "minor", lambda x: x.kthvalue(2).values),
+        ("median", "minor", lambda x: x.median(dim=-1).values),
+        ("nanmedian", "minor", torch.nanmedian),
+        ("mode", "minor", lambda x: x.mode().values),
+        ("searchsorted", "minor", lambda x: torch.searchsorted(x[0, 0, 0, 0], x)),
+        ("bucketize", "minor", lambda x: torch.bucketize(x, x[0, 0, 0, 0])),
+        ("multinomial", "minor", lambda x: x[0, 0, 0].multinomial(2)),
+        ("histc", "minor", lambda x: x.histc(4)),
     ],
 )
 def test_bounded_work_does_not_make_a_count_incomplete(
@@ -437,6 +457,26 @@ def test_bounded_work_does_not_make_a_count_incomplete(
     found = count_module(Apply(function), torch.rand(2, 2, 4, 4, 4, device=device))
     assert {item.operator: item.work for item in found.operators}[name] == work
     assert found.unknown == {}
+
+
+class Experts(nn.Module):
+    """A mixture of experts: a router picks 2 of 3 experts for each token, and all experts are computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(E, 3)
+        self.experts = nn.ModuleList(nn.Linear(E, 5) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, chosen = self.router(x).topk(2)
+        outputs = torch.stack([expert(x) for expert in self.experts], dim=-1)
+        return (outputs.gather(-1, chosen[..., None, :].expand(-1, -1, 5, -1)) * weights[..., None, :]).sum(dim=-1)
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_count_of_a_mixture_of_experts_is_complete(device: str) -> None:
+    found = count_module(Experts().to(device), torch.rand(B, S, E, device=device))
+    check(found, 2 * B * S * E * (3 + 3 * 5), B * S * (3 + 3 * 5))  # also that no work is unknown
 
 
 class Unknown(nn.Module):
