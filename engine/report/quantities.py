@@ -76,8 +76,8 @@ QUANTITIES: dict[str, Quantity] = {
     "kept_mb": Quantity(
         "Kept in training",
         "MB",
-        "Memory that each image, or image and text, adds to a training step: all that is kept from the forward to the "
-        "backward pass, in the precision of the count. The Catalogue counts in float32.",
+        "Memory that a training step keeps from the forward to the backward pass, divided by the batch size, in the "
+        "precision of the count. The Catalogue counts batches of 64 in float32.",
     ),
     "training_peak_mb": Quantity(
         "Training peak",
@@ -212,7 +212,7 @@ QUANTITIES: dict[str, Quantity] = {
     "here": Quantity("Here", "samples/s", "Measured on this machine."),
     "theirs": Quantity("Published", "samples/s", "Published value, measured on another machine."),
     "times": Quantity("Published / here", "×", "Published throughput / throughput on this machine."),
-    "geometric_mean": Quantity("Geometric mean", "×", "Geometric mean of the speed-ups of all models that have one."),
+    "geometric_mean": Quantity("Geometric mean", "×", "Geometric mean of all speed-ups, one per model and batch size."),
     "seconds": Quantity("Took", "s", "Wall time of this model."),
     **{
         name: Quantity(accuracy.label, "%", f"Published by {TABLE_OF[name].repository}: {accuracy.about}.", "larger")
