@@ -48,7 +48,8 @@ def fetch(settings: Settings, folder: Path) -> None:
         with suppress(FileNotFoundError):
             remote.get_file(f"{root}/{folder.name}.tar", str(packed))
             with tarfile.open(packed) as tar:
-                tar.extractall(unpacked, filter="data")
+                tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.0 to 3.11.3 has none
+                tar.extractall(unpacked)
             try:
                 unpacked.rename(folder)
             except OSError:
