@@ -148,7 +148,7 @@ def npy(values: object) -> bytes:
     [
         (b"", "is damaged: EOF"),
         (b"PK\3\4" + bytes(100), "is damaged: the magic string is not correct"),
-        (npy([0, 1]).replace(b"(2,), }", b"(2,   "), "is damaged: .*EOF in"),
+        (npy([0, 1]).replace(b"(2,), }", b"(2,   "), "is damaged: (.*EOF in|source code string)"),  # by version
         (
             npy([0, 1]).replace(b"(2,), }" + bytes([32] * 17), b"(2" + b"0" * 17 + b",), }"),
             "is damaged: Unable",
