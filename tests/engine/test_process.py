@@ -210,7 +210,7 @@ def test_full_disk_error_says_how_to_free_space(store: Store) -> None:
 
 def test_ctrl_c_during_imports_prints_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "pydantic_settings.py").write_text("raise KeyboardInterrupt\n")
-    variables = os.environ | {"PYTHONPATH": str(tmp_path)}
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     command = [sys.executable, "-m", "engine", "runs"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=variables)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "interrupted\n")

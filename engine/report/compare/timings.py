@@ -188,7 +188,8 @@ def turns(first: Timed, second: Timed, metric: str) -> int:
 def to_repeat(store: Store, pairs: Sequence[tuple[Timed, Timed]], metric: str) -> tuple[list[Run], int]:
     """Return the runs whose requests must run again to get verdicts on pairs, and how many times each.
 
-    Runs of these requests that are queued or running count; with enough of them it is 0 times.
+    Runs of these requests that are queued or running count, too. With enough of them, it is 0 times.
+
     The runs are in the order of their turns: the one that was not repeated for the longest time first. Without runs,
     repeating cannot help: they ran on another host, or only their versions or environment variables differ, which are
     the same in all new runs.
@@ -202,7 +203,9 @@ def to_repeat(store: Store, pairs: Sequence[tuple[Timed, Timed]], metric: str) -
     host = machine.host if (machine := store.machine()) else socket.gethostname()
     if any(run.host != host for run in runs) or any(run.spec == other.spec for run, other in combinations(runs, 2)):
         return [], 0
-    specs = [run.spec for run in store.find(Filter(kinds=(runs[0].kind,), states=UNFINISHED), limit=MOST_REPEATS)]
+    with_rows = {number for timed in chain(*pairs) for number in timed.repeats}
+    unfinished = store.find(Filter(kinds=(runs[0].kind,), states=UNFINISHED), limit=MOST_REPEATS)
+    specs = [run.spec for run in unfinished if run.id not in with_rows]
     coming = min(specs.count(run.spec) for run in runs)
     return runs, max(0, statistics.LEAST_RUNS - min(turns(*pair, metric) for pair in pairs) - coming)
 

@@ -17,8 +17,8 @@ from engine.specs.evaluate import RECALLS
 MOST_AT_ONCE = 2**22
 """Compute at most this many similarities at once. In float32, they take 17 MB."""
 LEAST_ROWS, MOST_ROWS = 64, 1024
-"""Compute so many rows of similarities at once, whatever their length. In parts of 16 rows, each row takes twice as
-long."""
+"""Compute at least and at most this many rows of similarities at once, whatever their length. In parts of 16 rows, each
+row takes twice as long."""
 
 
 def metrics(
