@@ -27,7 +27,7 @@ from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import Run, State, Store
 from engine.store.bundles.bundle import export_bundle, import_bundle
-from tests.support.clip import evaluate_row, train_row
+from tests.support.clip import evaluate_row, record, train_row
 from tests.support.page import (
     ENVIRONMENT,
     benchmark_row,
@@ -35,6 +35,7 @@ from tests.support.page import (
     profile_row,
     queue_benchmark,
     recurrent_row,
+    store_machine,
     write_recurrent_samples,
     write_samples,
 )
@@ -277,6 +278,17 @@ def test_copy_or_unfinished_run_of_a_request_is_the_same_request(
     rows = [timed_rows(store, store.run(run_id), tmp_path)[0] for run_id in ids]
     lines = timings.ratios(list(permutations(rows, 2)), "ms", seed=1)
     assert set(lines["verdict"]) == {"same request"}
+
+
+def test_running_run_whose_rows_are_a_turn_is_repeated_twice(store: Store, tmp_path: Path) -> None:
+    store_machine(store)
+    running = queue_benchmark(store, "timm:resnet18", "timm:resnet34")
+    record(store, running, [benchmark_row("resnet18"), benchmark_row("resnet34")], state=None)
+    pair = tuple(timed_rows(store, store.run(running), tmp_path))
+    for queued, times in enumerate((2, 1, 0, 0)):
+        runs, missing = timings.to_repeat(store, [pair], "ms")
+        assert ([run.id for run in runs], missing) == ([running], times), f"{queued} more are queued"
+        queue_benchmark(store, "timm:resnet18", "timm:resnet34")
 
 
 def test_rows_keep_the_node_that_timed_them(store: Store, tmp_path: Path) -> None:
