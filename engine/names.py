@@ -94,8 +94,8 @@ def own_modules(spec: Spec) -> list[ModelName]:
 def refuse_code(spec: Spec) -> None:
     """Check that a spec names no module of the user's own. Errors: Refused.
 
-    Building such a module runs its code. Requests that are queued, opened from an address or repeat an imported run may
-    come from somebody else, so only the commands that run in the foreground accept one.
+    Building such a module runs its code. Requests that are queued, opened from an address or imported may come from
+    somebody else, so only the commands that run in the foreground accept one.
     """
     if modules := own_modules(spec):
         raise Refused(

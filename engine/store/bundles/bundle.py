@@ -19,6 +19,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 
 from engine import archives, atomic, results, specs
+from engine.names import refuse_code
 from engine.results import BenchmarkRow, Row, TrainRow
 from engine.settings import Settings
 from engine.specs import Refused
@@ -228,6 +229,7 @@ def _store_run(
     """
     record = RunRecord.model_validate_json(members["run.json"])
     spec = specs.load(record.kind, json.dumps(record.spec))
+    refuse_code(spec)
     contents = {name.removeprefix("artifacts/"): data for name, data in members.items() if "/" in name}
     rows = (_row(record.kind, line) for line in limited(ROWS, BytesIO(members[ROWS])))
     points = map(BundledMetric.model_validate_json, limited(METRICS, _unpack(file, METRICS, by_line=True)))
