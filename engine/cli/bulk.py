@@ -130,7 +130,7 @@ class Rows(Several):
         if not self.format and ending not in ("", "zip", format):
             raise Refused(f"{self.output} is no .csv, .json, .parquet or .zip file. Rename it, or give --format.")
         if (self.output, format) == (STDOUT, "parquet"):
-            raise Refused("parquet is not for a terminal: give --output FILE too")
+            raise Refused("parquet is not for a terminal: give --output FILE instead of -")
         with store_here() as store:
             run_kinds = dict.fromkeys(store.run(run_id).kind for run_id in self.run_ids)
             path = self.output or Path(f"rows.{format}" if len(run_kinds) == 1 else "rows.zip")

@@ -101,7 +101,7 @@ def writable_table(path: Path) -> Path:
 def writable(path: Path) -> Path:
     """Return the path if it can be written. Errors: ValueError."""
     if path == STDOUT:
-        raise ValueError("- is no file here: give the name of a file")
+        raise ValueError("this command writes only to a file: give its name instead of -")
     folder = path.resolve().parent
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder} to write to")

@@ -118,7 +118,7 @@ def test_runs_list_filters_orders_and_exports(
         (["delete", "77"], "there is no run 77"),
         (["delete"], "required: RUN-IDS"),
         (["delete", "x"], "RUN-IDS: must be a whole number (given: 'x')"),
-        (["export", "1", "--output", "-"], "--output: - is no file here: give the name of a file"),
+        (["export", "1", "--output", "-"], "--output: this command writes only to a file: give its name instead of -"),
     ],
 )
 def test_bad_usage_of_runs_prints_the_reason_and_exits_with_2(
@@ -224,7 +224,7 @@ def test_runs_rows_exports_rows_and_runs_storage_shows_sizes(
     printed = engine(capsys, "runs", "rows", *ended, "--output", "-", "--format", "json")
     assert [row["run"] for row in json.loads(printed)] == ended
     refusal = engine(capsys, "runs", "rows", *ended, "--output", "-", "--format", "parquet", code=2)
-    assert "parquet is not for a terminal" in refusal
+    assert "parquet is not for a terminal: give --output FILE instead of -" in refusal
     out = tmp_path / "rows.zip"
     engine(capsys, "runs", "rows", *ended, "--output", out, "--format", "json")
     assert [row["run"] for row in json.loads(ZipFile(out).read("profile.json"))] == ended
